@@ -21,7 +21,19 @@ try:
 except ImportError:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from peft_tune.backends import device, evaluation, faults, probe, protocol, serve, steady, trainer, trial, trial_files
+from peft_tune.backends import (
+    base_model,
+    device,
+    evaluation,
+    faults,
+    probe,
+    protocol,
+    serve,
+    steady,
+    trainer,
+    trial,
+    trial_files,
+)
 from peft_tune.backends.control import Control
 from peft_tune.backends.device import Device
 
@@ -446,6 +458,52 @@ ANSWER = {
 }
 
 
+class StandInTensor:
+    """A tensor, or a parameter."""
+
+    _version, grad, requires_grad = 0, None, False
+
+    def requires_grad_(self, requires_grad):
+        self.requires_grad = requires_grad
+
+    def untyped_storage(self):
+        return types.SimpleNamespace(data_ptr=lambda: id(self), nbytes=lambda: 8)
+
+
+class StandInLinear8bit:
+    """A layer of bitsandbytes: its first forward pass takes the scales from the weight."""
+
+    def __init__(self):
+        self.weight = StandInTensor()
+        self.weight.CB, self.weight.SCB = StandInTensor(), StandInTensor()
+        self.state = types.SimpleNamespace(CB=None, SCB=None)
+        self.parameters, self.buffers = lambda: [self.weight], list
+
+    def modules(self):
+        return [self]
+
+    def init_8bit_state(self):
+        self.state.CB, self.state.SCB = self.weight.CB, self.weight.SCB
+        self.weight.CB = self.weight.SCB = None
+
+
+class Bases(unittest.TestCase):
+    def test_each_copy_has_the_scales_of_its_weights(self):
+        layer = StandInLinear8bit()
+        scales = layer.weight.SCB
+        base = base_model.Base(layer)
+        self.assertEqual(base.frozen_bytes, 24)
+        for copied in (base.copied(), base.copied()):
+            self.assertIsNot(copied.state, layer.state)
+            self.assertIs(copied.weight, layer.weight)
+            self.assertIs(copied.state.SCB, scales)
+
+    def test_scales_that_are_quantized_themselves_are_counted(self):
+        nested = types.SimpleNamespace(absmax=StandInTensor(), state2=None)
+        scales = types.SimpleNamespace(absmax=StandInTensor(), blocksize=64, state2=nested)
+        self.assertEqual(list(base_model.tensors_in([scales, StandInTensor()]))[:2], [scales.absmax, nested.absmax])
+
+
 class Files(unittest.TestCase):
     def program(self, folder, body):
         path = Path(folder, "program")
@@ -485,6 +543,16 @@ class Files(unittest.TestCase):
         rows = trial_files.Rows()
         rows.open = lambda path: {"input_ids": [[1], [1, 2, 3], [4, 5, 6], [7, 8]]}
         self.assertEqual(rows.longest("a", 3), [1, 2, 3])
+
+    def test_the_first_rows_come_a_slice_at_a_time(self):
+        class Columns(list):
+            def __getitem__(self, part):
+                rows = super().__getitem__(part)
+                return {"input_ids": rows, "labels": rows}
+
+        first = trial_files.FirstRows(Columns([[1], [2], [3], [4]]), 3)
+        self.assertEqual([len(first), len(trial_files.FirstRows([[1]], 3))], [3, 1])
+        self.assertEqual(first[2:4], [{"input_ids": [3], "labels": [3]}])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,9 @@ use super::{Tool, transformers};
 use peft_tune_core::recipe::settings::{SettingRow, settings};
 use peft_tune_core::recipe::{AdapterInit, Checkpointing, OptimizerKind, Precision, ScheduleKind, TargetPreset};
 
+/// What stands before the name of a module in an expression for all modules that end in it.
+pub(in crate::tools) const ANYWHERE: &str = r"(?:.*\.)?";
+
 /// A key of a tool's file with its value.
 pub(crate) type Word = (&'static str, Value);
 

@@ -47,6 +47,18 @@ const FILES: &[(&str, &str)] = carried![
 const RUN: &str = "import sys; sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]; import runpy; \
                    runpy.run_module('peft_tune.backends', run_name='__main__')";
 
+/// Variables by which launchers tell a trainer of the processes that it is one of, and the beginning of those by which that of
+/// accelerate sets a precision or a device for it: a trial is one process, and its own file says the rest.
+const OF_LAUNCHERS: [&str; 6] = [
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "RANK",
+    "WORLD_SIZE",
+];
+const OF_ACCELERATE: &str = "ACCELERATE_";
+
 /// Digits of the hash that a folder is named by.
 const DIGITS: usize = 16;
 
@@ -124,6 +136,9 @@ impl PythonWorker {
     /// The package with these arguments.
     fn command<Word: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = Word>) -> Command {
         let mut command = Command::new(&self.python);
+        for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_launcher(name)) {
+            command.env_remove(name);
+        }
         command
             // Writes nothing beside the files: what is compiled of them for one version is none of the next one's.
             .args(["-B", "-c", RUN])
@@ -135,6 +150,12 @@ impl PythonWorker {
             .env("TRANSFORMERS_VERBOSITY", "error");
         command
     }
+}
+
+/// Whether a variable speaks for the launcher of a training.
+fn is_of_launcher(name: &OsStr) -> bool {
+    let name = name.to_str().unwrap_or_default();
+    OF_LAUNCHERS.contains(&name) || name.starts_with(OF_ACCELERATE)
 }
 
 /// Lays the package down below `cache` and returns the folder that Python finds it in.
@@ -275,6 +296,18 @@ mod tests {
             ("mps", None, None),
         ] {
             assert_eq!(visible_for(device, visible).as_deref(), seen, "{device} of {visible:?}");
+        }
+    }
+
+    #[test]
+    fn a_trial_does_not_hear_the_launcher_of_a_training() {
+        for (name, is_heard) in [
+            ("ACCELERATE_MIXED_PRECISION", false),
+            ("WORLD_SIZE", false),
+            ("WORLD", true),
+            ("HF_HOME", true),
+        ] {
+            assert_eq!(is_of_launcher(OsStr::new(name)), !is_heard, "{name}");
         }
     }
 

@@ -307,8 +307,9 @@ impl WorkerSlot {
             worker.about = Some(about);
         }
         // Its trials begin now: how long a process takes to be there says nothing about them.
+        let now = Instant::now();
         for trial in self.trials.iter_mut().filter(|trial| trial.sent) {
-            trial.progressed = Instant::now();
+            (trial.started, trial.progressed) = (now, now);
         }
     }
 
@@ -382,7 +383,7 @@ impl WorkerSlot {
             let limit = limit.and_then(|limit| Duration::try_from_secs_f64(limit * f64::from(trial.sharing)).ok());
             let phase = trial.phase;
             let crashed = |message: String| FailReason::Crashed { phase, message };
-            if limit.is_some_and(|limit| trial.elapsed() >= limit + GRACE) {
+            if worker.about.is_some() && limit.is_some_and(|limit| trial.elapsed() >= limit + GRACE) {
                 let after_s = trial.elapsed().as_secs_f64();
                 Some(trial.ended(FailReason::TimedOut { phase, after_s }))
             } else if worker.about.is_none() && worker.started.elapsed() >= settings.start_within {

@@ -6,7 +6,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use crate::mocked::{errors_of, folder_with};
+use peft_tune_engine::profile::Throughput;
 
 const SPACE: &str = "study: own\nmodel: ./base\ndata: {train: train.jsonl, held_out: held_out.jsonl}\n\
                      objectives: [throughput, loss]\n\
@@ -246,4 +249,34 @@ fn a_python_that_cannot_train_is_named_before_anything_is_begun() {
     let told = refused(folder, &["search", "space.yaml", "--python", "./none"]);
     assert!(told.contains("cannot start") && told.contains("none"), "{told}");
     assert!(!folder.join("study.db").exists());
+}
+
+/// Figures of measured steps as the engine has them: the worker in Python is compared with this table by its own tests.
+/// `UPDATE_GOLDEN=1 cargo test --test it trl_search` writes it.
+#[test]
+fn figures_of_steps_are_a_table_that_python_is_compared_with() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/backends/steady.json");
+    let steps: [Vec<(f64, u64)>; 4] = [
+        vec![(0.5, 100)],
+        vec![(1.0, 100), (1.0, 100), (5.0, 100)],
+        (0..8).map(|step| (0.25 + 0.03 * f64::from(step), 128)).collect(),
+        (0..31)
+            .map(|step| (0.1 + 0.01 * f64::from(step * 7 % 13), 60 + step as u64))
+            .collect(),
+    ];
+    let rows = steps.iter().map(|steps| {
+        let found = Throughput::from_steps(steps).unwrap();
+        json!({
+            "steps": steps,
+            "tokens_per_s": found.tokens_per_s,
+            "spread": found.spread,
+            "interval": found.interval,
+        })
+    });
+    let table = serde_json::to_string_pretty(&rows.collect::<Vec<_>>()).unwrap() + "\n";
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &table).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), table);
 }

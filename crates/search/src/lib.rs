@@ -41,7 +41,7 @@ pub use history::{Evaluated, evaluated, most_telling, pareto_front, reference_po
 pub use hypervolume::hypervolume;
 pub use knee::beyond_knee;
 pub use length::{FullLength, PayingLength, RateRange, Trained};
-pub use long_training::at_full_length;
+pub use long_training::{at_full_length, diverged_loss};
 pub use paired::{PairedDifference, PairedRow, WRONG_STOP, looks};
 pub use prior::Prior;
 pub use pruner::{Asha, Dominance, Field, Median, Progress, Pruner, Verdict, build_pruner};

@@ -9,22 +9,29 @@ use super::found_length::FoundLength;
 use super::length::{FullLength, LEARNING_RATE, Trained};
 use super::reason::{grouped, rate_text};
 use super::recommend::NEAR_BEST_LOSS;
-use peft_tune_core::objective::{FULL_TOKENS, LONGER_TOKENS, LOSS, LOSS_LONGER, TRAIN_TOKENS};
+use peft_tune_core::objective::{FULL_TOKENS, LONGER_TOKENS, LOSS, LOSS_BEFORE, LOSS_LONGER, TRAIN_TOKENS};
 use peft_tune_core::study::{Metrics, Params, Trial, TrialNumber, TrialState};
 
-/// Trainings that are evidence: those made longer, and of the others those with the least losses. Trials of the rest, however many,
-/// are too far from the best to become it.
+/// Trainings that are evidence: those made longer, and of the others those with the least losses. The rest, however many, are too far
+/// from the best to become it, and remain to be chosen by whoever asks for other things than the least loss.
 const MOST_TRAININGS: usize = 60;
 /// A learning rate is said to be another than the best where it is that many times as high, or as low.
 const ANOTHER_RATE: f64 = 1.25;
+/// Share of the loss that stands for one that diverged above which a longer training did so: repeats of the trial may have moved its
+/// own loss since. No sound training ends anywhere near it.
+const DIVERGED: f64 = 0.9;
 
 /// Evidence of a study's trainings on the loss at the full length.
 pub(crate) struct LongTrainings {
-    /// The complete trials, with the loss that is expected of them.
+    /// The complete trials, with the loss that is expected of them. Those that diverged in a longer training are left out, but where
+    /// there are no others.
     pub(crate) trials: Vec<Trial>,
     model: FullLength,
-    /// Setting that each trial trains: the setting of the first that trains the same, without what changes no loss.
+    /// Setting that each trial trains whose training is evidence: the setting of the first that trains the same, without what changes
+    /// no loss.
     settings: BTreeMap<TrialNumber, Params>,
+    /// Loss that is expected of a training which is no evidence, as a multiple of its own.
+    of_others: f64,
     /// The full length.
     tokens: f64,
     /// Different losses of longer trainings.
@@ -39,6 +46,8 @@ struct Training<'a> {
     loss: f64,
     /// Tokens and loss of the longest.
     longer: Option<(f64, f64)>,
+    /// Whether that diverged.
+    diverged: bool,
 }
 
 impl LongTrainings {
@@ -51,7 +60,7 @@ impl LongTrainings {
                 .partial_cmp(&(b.longer.is_none(), b.loss))
                 .unwrap_or(Ordering::Equal)
         });
-        trainings.truncate(MOST_TRAININGS);
+        let others = trainings.split_off(MOST_TRAININGS.min(trainings.len()));
         let longer: BTreeSet<u64> = trainings
             .iter()
             .filter_map(|one| Some(one.longer?.1.to_bits()))
@@ -95,24 +104,36 @@ impl LongTrainings {
             lengths.filter_map(known)
         });
         let model = FullLength::of(&trained.collect::<Vec<_>>(), tokens)?;
-        let complete: Vec<(&Trial, &Metrics)> = trainings.iter().flat_map(|one| one.trials.iter().copied()).collect();
-        let of_trials: Option<Vec<&Params>> = complete.iter().map(|(trial, _)| settings.get(&trial.number)).collect();
-        let losses = model.prudent_losses(&of_trials?);
-        let expected = complete.into_iter().zip(losses).filter_map(|((trial, metrics), loss)| {
-            let mut metrics = metrics.clone();
-            metrics.retain(|name| name != LOSS_LONGER);
-            metrics.insert(LOSS, loss?);
-            Some(Trial {
-                state: TrialState::Complete { metrics },
-                ..trial.clone()
-            })
-        });
-        let mut trials: Vec<Trial> = expected.collect();
+        let of_each = trainings
+            .iter()
+            .flat_map(|one| one.trials.iter().map(move |of| (one, of.0)));
+        let complete: Vec<(&Training<'_>, &Trial)> = of_each.collect();
+        let of_trials: Option<Vec<&Params>> = complete.iter().map(|(_, trial)| settings.get(&trial.number)).collect();
+        let losses = model.prudent_losses(&of_trials?).into_iter().zip(complete);
+        let mut expected: Vec<(&Training<'_>, &Trial, f64)> = losses
+            .filter_map(|(loss, (one, trial))| Some((one, trial, loss?)))
+            .collect();
+        // Nothing is known of the others but that they learnt less: they are taken to fare like the worst that is evidence.
+        let shares = expected.iter().filter(|(one, ..)| one.longer.is_none());
+        let shares = shares.map(|(one, _, loss)| loss / one.loss);
+        let of_others = shares.max_by(f64::total_cmp).unwrap_or(1.0);
+        for one in &others {
+            let loss = (of_others * one.loss).min(f64::MAX);
+            expected.extend(one.trials.iter().map(|(trial, _)| (one, *trial, loss)));
+        }
+        if expected.iter().any(|(one, ..)| !one.diverged) {
+            expected.retain(|(one, ..)| !one.diverged);
+        }
+        let mut trials: Vec<Trial> = expected
+            .into_iter()
+            .filter_map(|(_, trial, loss)| with_loss(trial, loss))
+            .collect();
         trials.sort_by_key(|trial| trial.number);
         Some(Self {
             trials,
             model,
             settings,
+            of_others,
             tokens,
             longer: longer.len(),
             found: FoundLength::of(history),
@@ -132,9 +153,21 @@ impl LongTrainings {
     /// where that is another, and what was found of the length. They begin with a semicolon, and are empty where
     /// nothing of it is known.
     pub(crate) fn outlook(&self, trial: &Trial) -> String {
-        let Some(params) = self.settings.get(&trial.number) else {
-            return String::new();
+        let mut text = match self.settings.get(&trial.number) {
+            Some(params) => self.outlook_of(params, trial),
+            None => format!(
+                "; that loss is {:.2} times its own, as it is none of the {MOST_TRAININGS} trainings that are evidence",
+                self.of_others
+            ),
         };
+        if let Some(found) = &self.found {
+            text += &format!("; {}", found.said());
+        }
+        text
+    }
+
+    /// Words on a trial whose training is evidence, of this setting.
+    fn outlook_of(&self, params: &Params, trial: &Trial) -> String {
         let tokens = self.tokens_text();
         let mut text = String::new();
         if let Some(probability) = self.model.probability_within(params, NEAR_BEST_LOSS) {
@@ -151,9 +184,6 @@ impl LongTrainings {
             let [median, low, high] = [best.median, best.low, best.high].map(rate_text);
             text += &format!("; for {tokens} tokens the rate is best about {median} ({low} to {high})");
         }
-        if let Some(found) = &self.found {
-            text += &format!("; {}", found.said());
-        }
         text
     }
 
@@ -162,8 +192,41 @@ impl LongTrainings {
     }
 }
 
-/// The complete trials with the loss that is expected of them at the full length; `None` where too few trainings were made longer to
-/// say it. A trial of them has no longer training any more: [`recommend`](super::recommend) takes their losses as they are.
+/// Loss that a setting with these metrics counts as having after a longer training that diverged: that of its trial on top of
+/// the one before any training. It is at least twice the trial's, and of two settings the worse one's is the greater.
+pub fn diverged_loss(metrics: &Metrics) -> Option<f64> {
+    let loss = metrics.value(LOSS)?;
+    Some(loss + metrics.value(LOSS_BEFORE).map_or(loss, |before| before.max(loss)))
+}
+
+/// The trials that would train the same as one whose longer training diverged.
+pub(crate) fn diverged(history: &[Trial]) -> BTreeSet<TrialNumber> {
+    let diverged = trainings(history).into_iter().filter(|one| one.diverged);
+    diverged
+        .flat_map(|one| one.trials.into_iter().map(|(trial, _)| trial.number))
+        .collect()
+}
+
+/// Whether the longer training of a trial with these metrics diverged.
+fn is_diverged(metrics: &Metrics) -> bool {
+    let losses = metrics.value(LOSS_LONGER).zip(diverged_loss(metrics));
+    losses.is_some_and(|(longer, diverged)| longer >= DIVERGED * diverged)
+}
+
+/// A complete trial with the loss that is expected of it, as if that were its own.
+fn with_loss(trial: &Trial, loss: f64) -> Option<Trial> {
+    let mut metrics = trial.state.metrics()?.clone();
+    metrics.retain(|name| name != LOSS_LONGER);
+    metrics.insert(LOSS, loss);
+    Some(Trial {
+        state: TrialState::Complete { metrics },
+        ..trial.clone()
+    })
+}
+
+/// The complete trials with the loss that is expected of them at the full length, without those that diverged on the way there but
+/// where there are no others; `None` where too few trainings were made longer to say it. A trial of them has no longer training any
+/// more: [`recommend`](super::recommend) takes their losses as they are.
 pub fn at_full_length(history: &[Trial]) -> Option<Vec<Trial>> {
     Some(LongTrainings::of(history)?.trials)
 }
@@ -182,8 +245,10 @@ fn trainings(history: &[Trial]) -> Vec<Training<'_>> {
             trials: Vec::new(),
             loss,
             longer: None,
+            diverged: false,
         });
         training.trials.push((trial, metrics));
+        training.diverged |= is_diverged(metrics);
         if let Some(longer) = metrics.value(LONGER_TOKENS).zip(metrics.value(LOSS_LONGER)) {
             let longest = training.longer.filter(|longest| longest.0 >= longer.0);
             training.longer = longest.or(Some(longer));

@@ -5,14 +5,16 @@
 //! them. So the default is the fastest trial whose loss is at most 1% above the best ([`NEAR_BEST_LOSS`]). Without
 //! both objectives it is the knee.
 
+use std::collections::BTreeSet;
+
 use super::cheaper_precision::{in_cheaper_precision, instead_of};
 use super::history::{Evaluated, evaluated};
 use super::knee::{LEARNED_SHARE, Scaled, learned_limit, scales};
-use super::long_training::LongTrainings;
+use super::long_training::{LongTrainings, diverged};
 use super::reason::{bound_text, limits_text, numbers_text, value_text};
 use super::{Problem, pareto_front};
 use peft_tune_core::objective::{Bound, Constraint, Direction, LOSS, Objective, THROUGHPUT, counted_as};
-use peft_tune_core::study::Trial;
+use peft_tune_core::study::{Trial, TrialNumber};
 
 /// The loss that the default gives up for speed, as a share of the best trial's.
 pub const NEAR_BEST_LOSS: f64 = 0.01;
@@ -72,7 +74,8 @@ pub enum RecommendError {
 
 /// Recommends one complete trial of `history`. Where the loss decides and some trainings were made longer, the loss of each trial
 /// is the one that all trainings let expect at the full length: what is best after a short training need not be after a long one.
-/// Then the cheapest by the wish is taken of those whose loss is nearly the best.
+/// Then the cheapest by the wish is taken of those whose loss is nearly the best. A trial that diverged in a longer training is taken
+/// where no other keeps the limits.
 ///
 /// # Errors
 /// Where nothing is complete, a metric is not an objective, or no trial keeps the limits.
@@ -98,11 +101,43 @@ pub fn recommend<'a>(
             reason: format!("trial {number} {why} {said}: {numbers}{outlook}"),
         });
     }
+    let diverged = if by_loss { diverged(history) } else { BTreeSet::new() };
+    if let Some(sound) = others_than(&diverged, history)
+        && let Ok(chosen) = choose(problem, &sound, history, preference)
+        && let Some(trial) = history.iter().find(|trial| trial.number == chosen.trial.number)
+    {
+        let Choice { why, numbers, .. } = &chosen;
+        let (number, left_out) = (trial.number, numbers_of(&diverged));
+        return Ok(Recommendation {
+            trial,
+            reason: format!("trial {number} {why}: {numbers}; left out as the longer training diverged: {left_out}"),
+        });
+    }
     let chosen = choose(problem, history, history, preference)?;
+    let warned = match diverged.contains(&chosen.trial.number) {
+        true => "; its longer training diverged",
+        false => "",
+    };
     Ok(Recommendation {
         trial: chosen.trial,
-        reason: format!("trial {} {}: {}", chosen.trial.number, chosen.why, chosen.numbers),
+        reason: format!(
+            "trial {} {}: {}{warned}",
+            chosen.trial.number, chosen.why, chosen.numbers
+        ),
     })
+}
+
+/// The trials but for these; `None` where these are none.
+fn others_than(left_out: &BTreeSet<TrialNumber>, history: &[Trial]) -> Option<Vec<Trial>> {
+    let others = history.iter().filter(|trial| !left_out.contains(&trial.number));
+    (!left_out.is_empty()).then(|| others.cloned().collect())
+}
+
+/// Numbers of trials in words: `trials 1, 4`.
+fn numbers_of(trials: &BTreeSet<TrialNumber>) -> String {
+    let numbers: Vec<String> = trials.iter().map(|number| number.0.to_string()).collect();
+    let noun = if numbers.len() == 1 { "trial" } else { "trials" };
+    format!("{noun} {}", numbers.join(", "))
 }
 
 /// A trial that was chosen, what is said of it, and its numbers.
@@ -420,6 +455,95 @@ mod tests {
             reason.contains(" at 1,000,000 tokens, by 2 trainings made longer: "),
             "{reason}"
         );
+    }
+
+    #[test]
+    fn what_diverged_in_a_longer_training_is_not_taken_where_there_is_another() {
+        // One longer training alone: it counts as ended at twice its loss.
+        let mut rows = RATES;
+        rows[1].4 = Some(4.0);
+        rows[2].4 = None;
+        let (problem, mut history) = lengths(&rows);
+        let of = |history: &[Trial], preference: &Preference| {
+            let chosen = recommend(&problem, history, preference).unwrap();
+            (chosen.trial.number.0, chosen.reason)
+        };
+        let (number, reason) = of(&history, &Preference::default());
+        assert_eq!(number, 0, "{reason}");
+        assert!(
+            reason.ends_with("; left out as the longer training diverged: trial 1"),
+            "{reason}"
+        );
+        let fastest = Preference {
+            limits: vec![Constraint {
+                metric: THROUGHPUT.to_owned(),
+                bound: Bound::AtLeast(905.0),
+            }],
+            ..Default::default()
+        };
+        let (number, reason) = of(&history, &fastest);
+        assert_eq!(number, 1, "{reason}");
+        assert!(reason.ends_with("; its longer training diverged"), "{reason}");
+        // With the loss before the training, twice the loss is far from what stands for one that diverged.
+        for trial in &mut history {
+            if let TrialState::Complete { metrics } = &mut trial.state {
+                metrics.insert(LOSS_BEFORE, 3.0);
+            }
+        }
+        assert_eq!(of(&history, &Preference::default()).0, 1);
+        // All that were made longer diverged.
+        rows[2].4 = Some(4.08);
+        let (_, history) = lengths(&rows);
+        let loose = Preference {
+            slack: vec![(LOSS.to_owned(), 9.0)],
+            ..Default::default()
+        };
+        for preference in [Preference::default(), loose] {
+            let (number, reason) = of(&history, &preference);
+            assert!(![1, 2].contains(&number), "{reason}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_evidence_of_the_full_length_can_be_chosen_all_the_same() {
+        // Sixty trainings that learn better are evidence, two of them made longer.
+        let rate = |index: u32| 1e-3 * 1.02f64.powf(f64::from(index));
+        let mut rows: Vec<(&str, f64, f64, f64, Option<f64>)> = (0..60)
+            .map(|index| ("bf16", rate(index), 900.0, 2.0 + 0.001 * f64::from(index), None))
+            .collect();
+        (rows[0].4, rows[10].4) = (Some(1.4), Some(1.45));
+        rows.push(("nf4", 1e-3, 2000.0, 2.2, None));
+        let (problem, history) = lengths(&rows);
+        let chosen = recommend(&problem, &history, &Preference::default()).unwrap();
+        assert_ne!(chosen.trial.number.0, 60, "{}", chosen.reason);
+        assert!(
+            chosen.reason.contains("(55.0% below the best without that limit)"),
+            "{}",
+            chosen.reason
+        );
+        let loose = Preference {
+            slack: vec![(LOSS.to_owned(), 2.0)],
+            ..Default::default()
+        };
+        let chosen = recommend(&problem, &history, &loose).unwrap();
+        assert_eq!(chosen.trial.number.0, 60, "{}", chosen.reason);
+        assert!(
+            chosen.reason.contains(" by 2 trainings made longer: ")
+                && chosen
+                    .reason
+                    .contains(" times its own, as it is none of the 60 trainings that are evidence"),
+            "{}",
+            chosen.reason
+        );
+        // It is expected to fare no better than the worst that is evidence.
+        let counted = crate::at_full_length(&history).unwrap();
+        assert_eq!(counted.len(), 61);
+        let losses: Vec<f64> = counted
+            .iter()
+            .filter_map(|one| one.state.metrics()?.value(LOSS))
+            .collect();
+        let of_evidence = losses[..60].iter().copied().fold(0.0, f64::max);
+        assert!(losses[60] >= of_evidence && losses[60] < 3.0 * losses[0], "{losses:?}");
     }
 
     #[test]

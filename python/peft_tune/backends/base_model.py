@@ -18,7 +18,8 @@ class Base:
     def __init__(self, model):
         self.model = model
         self.tensors = [*model.parameters(), *model.buffers()]
-        self.frozen_bytes = devices.bytes_of(self.tensors)
+        self._scales = scales_of(model)
+        self.frozen_bytes = devices.bytes_of([*self.tensors, *tensors_in(self._scales)])
         self._trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
         self._versions = [tensor._version for tensor in self.tensors]
 
@@ -27,11 +28,36 @@ class Base:
         for parameter, is_trained in self._trained:
             parameter.requires_grad_(is_trained)
             parameter.grad = None
-        return copy.deepcopy(self.model, {id(tensor): tensor for tensor in self.tensors})
+        return copy.deepcopy(self.model, {id(shared): shared for shared in [*self.tensors, *self._scales]})
 
     def is_untouched(self):
         """Whether no tensor was written to since the model was loaded."""
         return all(tensor._version == version for tensor, version in zip(self.tensors, self._versions))
+
+
+def scales_of(model):
+    """What bitsandbytes keeps beside quantized weights, no parameters and no buffers."""
+    scales = []
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if getattr(weight, "CB", None) is not None:
+            # The first forward pass takes them from the weight. Of copies that share it the first alone would find any,
+            # and the others compute with scales that are none of the weight's.
+            module.init_8bit_state()
+        state = getattr(module, "state", None)
+        scales += [getattr(state, "CB", None), getattr(state, "SCB", None)]
+        scales += [getattr(module, "quant_state", None), getattr(weight, "quant_state", None)]
+    return [one for one in scales if one is not None]
+
+
+def tensors_in(scales):
+    """The tensors of such scales, of which some are nested."""
+    for one in scales:
+        if hasattr(one, "untyped_storage"):
+            yield one
+        elif one is not None:
+            yield from (value for value in vars(one).values() if hasattr(value, "untyped_storage"))
+            yield from tensors_in([getattr(one, "state2", None)])
 
 
 class BaseModels:

@@ -47,7 +47,8 @@ def finite(number):
 def short(error):
     """The text of an error, cut to what a message holds."""
     text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
-    return text[:MOST_CHARACTERS]
+    # Names of files may have bytes that are no text, with which the line would be no message.
+    return text[:MOST_CHARACTERS].encode(errors="replace").decode()
 
 
 def hello(version, device, threads, cpus, memory_limiter):

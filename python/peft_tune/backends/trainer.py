@@ -1,6 +1,7 @@
 """TRL's trainer with a watch on its steps: their times by part, their tokens, what they learnt."""
 
 import functools
+import sys
 import time
 
 
@@ -171,7 +172,10 @@ def make(settings, model, tokenizer, rows, watch, **changes):
 
 
 def forget_states():
-    """Forgets what `accelerate` keeps of the last training for the whole process, such as where in its rows it was."""
+    """Forgets what libraries keep of the last training for the whole process, such as where in its rows it was."""
     from accelerate.state import GradientState
 
     GradientState._reset_state()
+    if (optimizers := sys.modules.get("bitsandbytes.optim")) is not None:
+        # It holds embeddings, and takes parameters in their places for them from then on: those have no 8-bit states.
+        optimizers.GlobalOptimManager.get_instance().initialize()

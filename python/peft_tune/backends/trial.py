@@ -322,6 +322,9 @@ class TrialRun:
     def _make(self, rows, watch, **changes):
         """A trainer on a copy of the base model. What it refuses cannot be trained."""
         phase, self.phase = self.phase, "load"
+        # The one before it hangs on itself, and would be a part of this one's memory.
+        self.device.empty()
+        self.runner.bases.check()
         model, base_bytes = self.runner.bases.take(self.settings, self.files.model)
         self.base_bytes = base_bytes
         tokenizer = self.runner.bases.tokenizer(self.settings, self.files.model)
@@ -331,10 +334,9 @@ class TrialRun:
         return made
 
     def _throw_away(self, made):
-        """Ends a trainer, and leaves its memory to the next one."""
+        """Ends a trainer. Its memory is free once nobody names it any more."""
         made.accelerator.free_memory()
         made.watch = None
-        self.device.empty()
 
     def _rows(self):
         """The rows to train on. Those that TRL packs are copied, so that it writes no files beside them."""

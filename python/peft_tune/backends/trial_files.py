@@ -69,7 +69,9 @@ class Program:
         try:
             with self._lock:
                 pipe = subprocess.PIPE
-                running = subprocess.Popen([self._path, "trial-files"], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+                words, streams = [self._path, "trial-files"], {"stdin": pipe, "stdout": pipe, "stderr": pipe}
+                # Whatever this user's locale is: the program writes no other.
+                running = subprocess.Popen(words, **streams, encoding="utf-8")
                 self._running = running
         except OSError as error:
             raise Invalid(f"cannot start {self._path} to make the rows: {error}") from error
@@ -100,7 +102,6 @@ class Rows:
     def __init__(self):
         self._kept = {}
         self._longest = (None, None)
-        self._evaluated = (None, None)
 
     def open(self, path, in_memory=False):
         """The rows of a file."""
@@ -122,13 +123,25 @@ class Rows:
         return self._longest[1][:count]
 
     def first(self, path, count):
-        """The first rows of a file, each with its tokens and labels."""
-        if self._evaluated[0] != (path, count):
-            rows = self.open(path)
-            found = rows[: min(count, len(rows))]
-            pairs = zip(found["input_ids"], found["labels"])
-            self._evaluated = ((path, count), [{"input_ids": ids, "labels": labels} for ids, labels in pairs])
-        return self._evaluated[1]
+        """The first rows of a file."""
+        return FirstRows(self.open(path), count)
+
+
+class FirstRows:
+    """The first rows of a file, a slice at a time: all of them as Python's numbers take many times their bytes."""
+
+    def __init__(self, rows, count):
+        self._rows = rows
+        self._count = min(count, len(rows))
+
+    def __len__(self):
+        return self._count
+
+    def __getitem__(self, part):
+        """The rows of a slice, each with its tokens and labels."""
+        start, stop, _ = part.indices(self._count)
+        found = self._rows[start:stop]
+        return [{"input_ids": ids, "labels": labels} for ids, labels in zip(found["input_ids"], found["labels"])]
 
 
 def lengths_of(rows):

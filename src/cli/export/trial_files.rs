@@ -282,7 +282,10 @@ fn keep(path: &Path, rows: impl Iterator<Item = TokenRow>) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peft_tune_core::recipe::{Checkpointing, OptimizerKind, OptimizerOffload, TrainingData, TrainingSet};
+    use crate::tools::import::parse_recipe;
+    use peft_tune_core::recipe::{
+        AdapterSettings, Checkpointing, OptimizerKind, OptimizerOffload, TargetModules, TrainingData, TrainingSet,
+    };
 
     /// Fields that a changed recipe is refused for in TRL.
     fn refused_after(change: impl FnOnce(&mut Recipe)) -> Vec<&'static str> {
@@ -310,6 +313,25 @@ mod tests {
         assert_eq!(refused_after(|recipe| recipe.batch.devices = 2), ["batch.devices"]);
         let muon = refused_after(|recipe| recipe.optimizer.kind = OptimizerKind::Muon);
         assert_eq!(muon[0], "optimizer.kind");
+    }
+
+    #[test]
+    fn one_module_is_an_expression_that_peft_finds_it_by() {
+        let mut recipe = Recipe::new("model", DataSettings::default());
+        let one = TargetModules::Named(vec!["self_attn.q_proj".to_owned()]);
+        recipe.adapter = Some(AdapterSettings {
+            target_modules: one.clone(),
+            ..AdapterSettings::default()
+        });
+        let rendered = rendered(Tool::Trl, &recipe, Known::default()).unwrap();
+        let text = started_with(Tool::Trl, rendered).unwrap();
+        let values: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+        assert_eq!(
+            values["lora_target_modules"],
+            serde_json::json!([r"(?:.*\.)?self_attn\.q_proj"])
+        );
+        let again = parse_recipe(Path::new("trl_sft.yaml"), &text, Some(Tool::Trl)).unwrap();
+        assert_eq!(again.recipe.adapter.unwrap().target_modules, one);
     }
 
     #[test]

@@ -103,6 +103,20 @@ impl Confines {
         base.as_ref().map_or(Ok(()), |base| self.check_recipe(base))
     }
 
+    /// Refuses an engine that a study goes on with beside its file, where that starts a program.
+    ///
+    /// # Errors
+    /// Bad input: trials would train in a Python, and commands are not allowed.
+    pub(super) fn check_backend(&self, study: &str, backend: Option<&str>) -> Result<(), CliError> {
+        match backend.is_none_or(|name| name == Backend::Native.name()) || self.allow_commands {
+            true => Ok(()),
+            false => Err(CliError::bad(format!(
+                "study {study} trains in a Python on this machine (`backend: trl`): a person has to start this server with \
+                 --allow-commands for that"
+            ))),
+        }
+    }
+
     /// Refuses a plan of trials whose answers a program scores.
     ///
     /// # Errors

@@ -19,6 +19,7 @@ use crate::cli::CliError;
 use crate::cli::export::{Format, Preference};
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::profile::source::{ProfileSource, SourceArgs};
+use crate::cli::search::resume_command::backend_beside_file;
 use crate::cli::search::study_status::StudyStatus;
 use crate::report::explanation::Explained;
 use crate::space::{ReadOptions, StudyFile};
@@ -171,7 +172,7 @@ impl ToolCall for Search {
             time: self.time,
             workers: self.workers,
         };
-        Ok(search(file, self.name.unwrap_or(study), budget, confines))
+        Ok(search(file, self.name.unwrap_or(study), None, budget, confines))
     }
 }
 
@@ -197,20 +198,23 @@ impl ToolCall for Resume {
         let database = DatabaseArgs::at(confines.database.clone());
         let study = database.read(async |store| store.studies().find(self.study.as_deref()).await)?;
         let (file, _) = study_file(&study.space_path, confines)?;
+        let backend = backend_beside_file(&study);
+        confines.check_backend(&study.name, backend)?;
         let budget = Budget {
             trials: self.trials,
             time: self.time,
             workers: self.workers,
         };
-        Ok(search(file, study.name, budget, confines))
+        Ok(search(file, study.name, backend, budget, confines))
     }
 }
 
-fn search(file: PathBuf, study: String, budget: Budget, confines: &Confines) -> Work {
+/// Searches a file as a study of this name; `backend` is the engine, where the file does not say which.
+fn search(file: PathBuf, study: String, backend: Option<&str>, budget: Budget, confines: &Confines) -> Work {
     let mut words = Words::new("search");
     words.flag("--detach", true).option("--as", Some(&study));
     words.option("--trials", budget.trials).option("--time", budget.time);
-    words.option("--workers", budget.workers);
+    words.option("--workers", budget.workers).option("--backend", backend);
     words.behind(Some(file)).then(status(Some(study)), confines)
 }
 

@@ -11,7 +11,7 @@ use crate::cli::machine::record::machine;
 use crate::cli::options::compute::ComputeArgs;
 use crate::cli::options::count::counts;
 use crate::cli::options::database::{DatabaseArgs, block_on};
-use crate::cli::terminal::output::{tell, terminal_width, write_result};
+use crate::cli::terminal::output::{first_failure, tell, terminal_width, write_result};
 use crate::report::{ProfileText, comparison_text, findings_text, profile_text};
 use crate::space::{Bytes, Seconds};
 use crate::store::{ProfileId, Store};
@@ -107,12 +107,12 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         false => shown(&args, &measured.profile, &findings, earlier.as_ref()),
     };
     // What was measured goes everywhere that it can go: a place that fails takes it from no other.
-    let ends = [
+    first_failure([
         write_result(&text),
-        write_files(&args, &measured),
+        write_trace(&args, &measured),
+        write_events(&args, &measured),
         keep(&args, &source, &measured.profile, &findings),
-    ];
-    ends.into_iter().collect()
+    ])
 }
 
 /// Stores a profile with its findings, unless nothing is to be stored.
@@ -167,11 +167,15 @@ pub(super) fn check_place(option: &str, path: &Path) -> Result<(), CliError> {
     Ok(())
 }
 
-fn write_files(args: &Args, measured: &Measured) -> Result<(), CliError> {
+fn write_trace(args: &Args, measured: &Measured) -> Result<(), CliError> {
     if let Some(path) = &args.trace {
         measured.trace.write(path).map_err(CliError::failed)?;
         tell(format_args!("trace in {}: open it at ui.perfetto.dev", path.display()));
     }
+    Ok(())
+}
+
+fn write_events(args: &Args, measured: &Measured) -> Result<(), CliError> {
     if let Some(folder) = &args.tensorboard {
         let written = TensorBoard::create(folder, 0, DeviceMemory::Host)
             .and_then(|mut file| file.profile(&measured.profile).map(|()| file));

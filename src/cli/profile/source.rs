@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
+use crate::cli::terminal::output::tell;
 use crate::space::RecipeFile;
 use crate::store::StudyId;
 use peft_tune_core::objective::LOSS;
@@ -72,6 +73,11 @@ impl ProfileSource {
             Ok((study, detail, trials))
         })?;
         let name = format!("{}, trial {number}", study.name);
+        if study.trains_in_trl {
+            tell(format_args!(
+                "{name} trained in TRL: what follows is of the built-in engine on its recipe"
+            ));
+        }
         let recipe = detail.recipe.ok_or_else(|| {
             let message = format!("{name} has no recipe: it ran a program, or its params made none");
             CliError::bad_input(anyhow::anyhow!(message))

@@ -15,7 +15,7 @@ mod preparation;
 mod progress;
 mod progress_line;
 pub(super) mod quickstart;
-mod resume_command;
+pub(super) mod resume_command;
 mod search_result;
 mod spent_text;
 pub(super) mod status;

@@ -10,7 +10,7 @@ use crate::store::InputRecord;
 use crate::tools::{Tool, is_of_bitsandbytes};
 use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{Checkpointing, Precision, Recipe};
-use peft_tune_core::study::Params;
+use peft_tune_core::study::{ParamValue, Params};
 
 /// Role of the packages that train among a study's inputs: other versions of them measure something else.
 pub(super) const STACK: &str = "stack";
@@ -72,10 +72,18 @@ pub(super) fn input(stack: &Stack) -> InputRecord {
 
 /// Refuses values that TRL would train otherwise than they say, alone and beside what the file fixes.
 fn check_values(study: &Study, place: Place) -> Result<(), SpaceError> {
-    let refusals = |params: &Params| match recipe_for(study, params) {
-        Ok(recipe) => refusals_of(&recipe, place),
-        // A trial of these values says so itself.
-        Err(_) => Vec::new(),
+    let refusals = |params: &Params| {
+        let recipe = recipe_for(study, params).or_else(|_| {
+            // The usual micro-batch need not divide the global batch; single rows do, and nothing is refused for either.
+            let mut params = params.clone();
+            params.insert("micro_batch".to_owned(), ParamValue::Int(1));
+            recipe_for(study, &params)
+        });
+        match recipe {
+            Ok(recipe) => refusals_of(&recipe, place),
+            // A trial of these values says so itself.
+            Err(_) => Vec::new(),
+        }
     };
     let parameters = &study.space.parameters;
     // Of what is sampled, the values are looked at, and not the one that a recipe has without them.
@@ -93,8 +101,14 @@ fn check_values(study: &Study, place: Place) -> Result<(), SpaceError> {
     }
     for parameter in parameters {
         let values = &parameter.distribution;
-        let count = values.cardinality().unwrap_or(0).min(MOST_VALUES);
-        for value in (0..count).filter_map(|index| values.nth(index)) {
+        let tried: Vec<ParamValue> = match values.cardinality() {
+            Some(count) => (0..count.min(MOST_VALUES))
+                .filter_map(|index| values.nth(index))
+                .collect(),
+            // The ends of a range stand for all between them.
+            None => [0.0, 1.0].map(|unit| values.value_at(unit)).into(),
+        };
+        for value in tried {
             let found = refusals(&[(parameter.name.clone(), value)].into());
             let row = setting(&parameter.name);
             let is_own = |refusal: &Refusal| row.is_some_and(|row| row.field == refusal.field);
@@ -103,6 +117,13 @@ fn check_values(study: &Study, place: Place) -> Result<(), SpaceError> {
             if let Some(refusal) = of_this.next() {
                 return Err(study.reject(&["space", &parameter.name], refusal.message));
             }
+        }
+    }
+    // The first trial has the baseline, and that need not lie in the space.
+    for refusal in refusals(&study.baseline) {
+        let mut names = study.baseline.keys();
+        if let Some(name) = names.find(|name| setting(name).is_some_and(|row| row.field == refusal.field)) {
+            return Err(study.reject(&["baseline", name], refusal.message));
         }
     }
     Ok(())
@@ -123,14 +144,23 @@ fn refusals_of(recipe: &Recipe, place: Place) -> Vec<Refusal> {
         field,
         message: format!("{reason}; write another value, search on a GPU, or search with the native backend"),
     });
-    let absent = (!place.has_bitsandbytes).then(|| needs_of_bitsandbytes(recipe)).into_iter().flatten();
+    let absent = (!place.has_bitsandbytes)
+        .then(|| needs_of_bitsandbytes(recipe))
+        .into_iter()
+        .flatten();
     let absent = absent.map(|field| Refusal {
         field,
         message: "trials in TRL take this from bitsandbytes, which the Python lacks; install it there with `pip install bitsandbytes`, or \
                   write another value"
             .to_owned(),
     });
-    in_file.chain(on_device).chain(absent).collect()
+    let paged = recipe.optimizer.kind.is_paged().then(|| Refusal {
+        field: "optimizer.kind",
+        message: "the states of paged optimizers lie in managed memory, which PyTorch does not count and trials in TRL would not give \
+                  back; write another optimizer, or search with the native backend"
+            .to_owned(),
+    });
+    in_file.chain(paged).chain(on_device).chain(absent).collect()
 }
 
 /// Fields of a recipe whose values PyTorch's stack takes from bitsandbytes.
@@ -159,7 +189,7 @@ fn needs_of_gpu(recipe: &Recipe) -> Vec<(&'static str, &'static str)> {
         (
             is_of_bitsandbytes(recipe.optimizer.kind),
             "optimizer.kind",
-            "trials in TRL have 8-bit and paged optimizers and Lion from bitsandbytes, on a GPU only",
+            "trials in TRL have 8-bit optimizers and Lion from bitsandbytes, on a GPU only",
         ),
         (
             recipe.batch.packing,
@@ -213,6 +243,15 @@ mod tests {
         );
         let fixed = refusal("space: {rank: [4, 8], loraplus_ratio: 16}", false).unwrap();
         assert!(fixed.contains("key `space.loraplus_ratio`"), "{fixed}");
+        let indivisible = "space: {micro_batch: [1, 7], global_batch: 7, loraplus_ratio: 16}";
+        let beside = refusal(indivisible, false).unwrap();
+        assert!(beside.contains("key `space.loraplus_ratio`"), "{beside}");
+        let range = refusal("space: {rank: [4, 8], loraplus_ratio: {low: 1, high: 16}}", false).unwrap();
+        assert!(range.contains("key `space.loraplus_ratio`"), "{range}");
+        let baseline = refusal("space: {rank: [4, 8]}\nbaseline: {optimizer: muon}", false).unwrap();
+        assert!(baseline.contains("key `baseline.optimizer`"), "{baseline}");
+        let paged = refusal("space: {optimizer: [adamw, paged_adamw]}", false).unwrap();
+        assert!(paged.contains("managed memory"), "{paged}");
         let muon = refusal("space: {optimizer: [adamw, muon]}", false).unwrap();
         assert!(muon.contains("key `space.optimizer`"), "{muon}");
     }
@@ -223,7 +262,6 @@ mod tests {
             "space: {rank: [4, 8], precision: [bf16, nf4]}",
             "space: {rank: [4, 8], precision: fp16}",
             "space: {rank: [4, 8], optimizer: [adamw, adamw_8bit]}",
-            "space: {rank: [4, 8], optimizer: [adamw, paged_adamw]}",
             "space: {rank: [4, 8], optimizer: [adamw, lion]}",
             "space: {rank: [4, 8], packing: [true, false]}",
             "space: {rank: [4, 8], gradient_checkpointing: offload}",
@@ -240,10 +278,19 @@ mod tests {
             on_cpu: false,
             has_bitsandbytes: false,
         };
-        for lines in ["space: {rank: [4, 8], precision: nf4}", "space: {rank: [4, 8], optimizer: [adamw, lion]}"] {
+        for lines in [
+            "space: {rank: [4, 8], precision: nf4}",
+            "space: {rank: [4, 8], optimizer: [adamw, lion]}",
+        ] {
             let told = refusal_at(lines, place).unwrap();
-            assert!(told.contains("pip install bitsandbytes") && told.contains("key `space."), "{lines}: {told}");
+            assert!(
+                told.contains("pip install bitsandbytes") && told.contains("key `space."),
+                "{lines}: {told}"
+            );
         }
-        assert_eq!(refusal_at("space: {rank: [4, 8], optimizer: [adamw, sgd]}", place), None);
+        assert_eq!(
+            refusal_at("space: {rank: [4, 8], optimizer: [adamw, sgd]}", place),
+            None
+        );
     }
 }

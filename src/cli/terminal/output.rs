@@ -71,6 +71,17 @@ pub(in crate::cli) fn tell(message: impl fmt::Display) {
     let _ = above(|| io::stderr().write_all(message.as_bytes()));
 }
 
+/// The first failure of things that do not need each other; the other failures are told.
+///
+/// # Errors
+/// Where anything failed.
+pub(in crate::cli) fn first_failure(ends: impl IntoIterator<Item = Result<(), CliError>>) -> Result<(), CliError> {
+    let mut failures = ends.into_iter().filter_map(Result::err);
+    let first = failures.next();
+    failures.for_each(|failure| tell(format_args!("error: {}", failure.shown())));
+    first.map_or(Ok(()), Err)
+}
+
 /// Writes a message to standard error as it is.
 pub(in crate::cli) fn tell_part(message: impl fmt::Display) {
     let _ = above(|| write!(io::stderr(), "{message}"));

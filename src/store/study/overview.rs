@@ -21,6 +21,8 @@ pub struct StudyOverview {
     pub model: Option<String>,
     /// Whether trials train recipes, in the native engine or in TRL, rather than run a command.
     pub trains_recipes: bool,
+    /// Whether trials train in TRL.
+    pub trains_in_trl: bool,
     /// Whether the search finds how long the exported recipe trains.
     pub finds_length: bool,
     /// Rows that are trained on, where they were recorded.

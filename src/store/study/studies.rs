@@ -53,6 +53,7 @@ struct StudyRow {
     seed: i64,
     model: Option<String>,
     trains_recipes: bool,
+    trains_in_trl: bool,
     finds_length: bool,
     rows: Option<i64>,
     tokens: Option<i64>,
@@ -159,6 +160,7 @@ impl Studies<'_> {
         let rows: Vec<StudyRow> = sqlx::query_as(
             "select study.id, name, space_path, sampler, seed, model.source as model,
                     definition ->> '$.settings.backend.command' is null as trains_recipes,
+                    definition ->> '$.settings.backend.trl' is not null as trains_in_trl,
                     definition ->> ('$.settings.' || ?) is not null as finds_length,
                     rows, tokens, summary as learnt, created_at, resumed_at,
                     (select total(wall_s) from trial where study_id = study.id) as wall_s
@@ -224,6 +226,7 @@ impl Studies<'_> {
             seed: row.seed.cast_unsigned(),
             model: row.model,
             trains_recipes: row.trains_recipes,
+            trains_in_trl: row.trains_in_trl,
             finds_length: row.finds_length,
             trained_rows: row.rows.map(to_u64),
             trained_tokens: row.tokens.map(to_u64),

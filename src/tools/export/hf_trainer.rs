@@ -34,7 +34,8 @@ impl Draft<'_> {
         all.extend(self.word_as("max_grad_norm", optimizer.max_grad_norm.unwrap_or(0.0)));
         // Only transformers' own optimizers read these.
         if kind.reads_momentum() && optimizer_name(kind).is_some() {
-            let is_nesterov = kind.reads_nesterov() && optimizer.nesterov;
+            // PyTorch refuses the form of a momentum that there is none of.
+            let is_nesterov = kind.reads_nesterov() && optimizer.nesterov && optimizer.momentum > 0.0;
             let nesterov = if is_nesterov { ",nesterov=true" } else { "" };
             all.push((
                 "optim_args",

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{Keys, Reader, StackFileError, tables};
+use crate::tools::keys::ANYWHERE;
 use peft_tune_core::plan::names_within;
 use peft_tune_core::recipe::{AdapterSettings, TargetModules, TargetPreset};
 
@@ -111,12 +112,13 @@ fn targets(reader: &mut Reader<'_>, adapter: &mut AdapterSettings, key: &str) ->
     let is_all = |name: &str| ["all-linear", "all"].contains(&name);
     adapter.target_modules = match names.as_slice() {
         [one] if is_all(one) => TargetModules::Preset(TargetPreset::AllLinear),
-        [one] if one.contains(['*', '(', '\\', '|']) => match names_within(one) {
-            Some((names, layers)) => {
+        [one] if one.contains(['*', '(', '\\', '|']) => match (names_within(one), one_anywhere(one)) {
+            (Some((names, layers)), _) => {
                 adapter.layers_to_transform = layers;
                 TargetModules::Named(names)
             }
-            None => {
+            (None, Some(name)) => TargetModules::Named(vec![name]),
+            (None, None) => {
                 reader.unknown_word(key, one, "all-linear");
                 TargetModules::Preset(TargetPreset::AllLinear)
             }
@@ -124,6 +126,12 @@ fn targets(reader: &mut Reader<'_>, adapter: &mut AdapterSettings, key: &str) ->
         _ => TargetModules::Named(names),
     };
     Ok(())
+}
+
+/// The module of an expression for all that end in its name; `None` of others.
+fn one_anywhere(expression: &str) -> Option<String> {
+    let name = expression.strip_prefix(ANYWHERE)?.replace("\\.", ".");
+    (!name.contains(['*', '(', '\\', '|'])).then_some(name)
 }
 
 /// Other values for some modules.

@@ -14,6 +14,7 @@ use crate::tools::export::draft::{Advice, Draft, Word, builder_of, on_hub};
 use crate::tools::export::hf_trainer::{TRAINER_SHARES, TrainerWords};
 use crate::tools::export::reading::Reading;
 use crate::tools::export::{ExportRow, RenderError, TokenFiles};
+use crate::tools::keys::ANYWHERE;
 use crate::tools::peft::export::{target_modules, whole_if_possible};
 use peft_tune_core::recipe::{
     AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, HubPart, LossOn, Recipe, TemplateTargets,
@@ -102,7 +103,12 @@ fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {
     draft.say("dropout");
     let targets = match target_modules(adapter, draft.input.known.architecture) {
         Value::String(name) => json!([name]),
-        names => names,
+        Value::Array(names) => match &names[..] {
+            // Of a list of one TRL makes a text, which PEFT compares with whole names.
+            [Value::String(name)] => json!([format!("{ANYWHERE}{}", name.replace('.', "\\."))]),
+            _ => json!(names),
+        },
+        other => other,
     };
     draft.say_as("target_modules", targets);
     draft.say_each(&["rslora", "dora"]);

@@ -28,14 +28,14 @@ pub(super) use confirmation::Confirmation;
 pub(super) use expected::RunsMade;
 pub use lack_of_time::LackOfTime;
 use long_training::Lengths;
-use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_BEFORE, LOSS_LONGER, OF_LONGER, REPEAT_WALL_S, THROUGHPUT};
+use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, OF_LONGER, REPEAT_WALL_S, THROUGHPUT};
 use peft_tune_core::recipe::{RecipeKey, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{
     AccuracyPlan, Confirmed, FailReason, MeasurePlan, Metrics, RunSpread, TrainPlan, Trial, TrialNumber, TrialPlan,
     disturbed,
 };
-use peft_tune_search::{LossRise, Problem};
+use peft_tune_search::{LossRise, Problem, diverged_loss};
 
 /// Values that repeats confirmed, by trial and metric.
 type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
@@ -237,14 +237,6 @@ impl Repeat {
         }
         metrics
     }
-}
-
-/// Loss that a setting with these metrics counts as having after a longer training that diverged: that of its trial on
-/// top of the one before any training. It is at least twice the trial's, and of two settings the worse one's is the
-/// greater.
-fn diverged_loss(metrics: &Metrics) -> Option<f64> {
-    let loss = metrics.value(LOSS)?;
-    Some(loss + metrics.value(LOSS_BEFORE).map_or(loss, |before| before.max(loss)))
 }
 
 /// Metrics that a run measured, with the seconds that it took.

@@ -62,4 +62,25 @@ async fn what_was_measured_is_shown_where_it_cannot_be_stored() {
         );
     }
     assert!(directory.join("trace.json").exists());
+    // Of several places that fail each is told.
+    let mut command = crate::program();
+    command.args([
+        "profile",
+        "recipe.yaml",
+        "--budget",
+        "500ms",
+        "--tensorboard",
+        "recipe.yaml",
+    ]);
+    let output = command
+        .current_dir(directory)
+        .env_remove("PEFT_TUNE_DB")
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(
+        errors.contains("cannot write an event file into recipe.yaml") && errors.contains("no room"),
+        "{errors}"
+    );
 }

@@ -28,6 +28,9 @@ class Model:
     def buffers(self):
         return []
 
+    def modules(self):
+        return [self]
+
     def train(self, mode=True):
         self.training = mode
         return self

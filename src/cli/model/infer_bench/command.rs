@@ -14,7 +14,7 @@ use crate::cli::options::compute::ComputeArgs;
 use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::cli::page_output::write_page;
 use crate::cli::terminal::download_progress::DownloadProgress;
-use crate::cli::terminal::output::{tell, write_result};
+use crate::cli::terminal::output::{first_failure, tell, write_result};
 use crate::report::charts::curve_svg;
 use crate::store::Store;
 use peft_tune_engine::Sparsity;
@@ -55,12 +55,11 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         false => points_text::text(&measured),
     };
     // What was measured goes everywhere that it can go: a place that fails takes it from no other.
-    let ends = [
+    first_failure([
         write_result(&text),
         draw(&args, &model, &measured),
         keep(&args, &Records::new(&model, precision, &measured)),
-    ];
-    ends.into_iter().collect()
+    ])
 }
 
 /// Draws the curve of what was measured, where it is asked for.

@@ -51,7 +51,7 @@ pub(super) fn owed(
 
 /// A training that a choice is owed, and what makes it urgent.
 struct Owed {
-    /// Whether it was compared before, beside an earlier best training or this one, and learnt clearly less each time.
+    /// Whether several trainings had the choice, at whatever rate and beside whatever else, and learnt clearly less each.
     is_far: bool,
     /// Trainings that the choice had beside the best one.
     compared: usize,
