@@ -3,7 +3,7 @@
 # pruned and out of memory; its settings are then trained by workers that trl_worker.py speaks to, and compared.
 #
 #   scripts/peers/trl-test.sh [BINARY] [PYTHON]             # PYTHON has torch, transformers, peft, trl and its `datasets`
-#   KILLS=50 scripts/peers/trl-test.sh [BINARY] [PYTHON]    # so many kills of Python workers, instead of 8
+#   KILLS=50 scripts/peers/trl-test.sh [BINARY] [PYTHON]    # so many kills of Python workers, instead of 3
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 binary=$(readlink -f "${1:-$root/target/debug/peft-tune}")
@@ -50,4 +50,4 @@ for wanted in ',complete,' ',pruned,' ',failed,out_of_memory'; do
   grep -q "$wanted" <<< "$states" || { cat "$work/search.log"; echo "no trial is $wanted" >&2; exit 1; }
 done
 echo "a search with TRL: complete, pruned and out-of-memory trials"
-"$python" "$root/scripts/peers/trl_worker.py" "$binary" "$work/results.db" "$work" --kills "${KILLS:-8}"
+"$python" "$root/scripts/peers/trl_worker.py" "$binary" "$work/results.db" "$work" --kills "${KILLS:-3}"
