@@ -34,6 +34,8 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
+from peft_tune.backends.device import bytes_of, most_taken  # noqa: E402
 from stacks import quantile, spearman  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -246,30 +248,6 @@ def peft_training(setting, model, steps, watch):
 TRAININGS = {"trl": trl_training, "peft": peft_training}
 
 
-def held_bytes(model):
-    """Bytes of parameters and buffers, each storage once."""
-    storages = {}
-    for tensor in [*model.parameters(), *model.buffers()]:
-        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-    return sum(storages.values())
-
-
-def highest_taken(profile):
-    """The highest sum of the allocator's takes and gives."""
-    waiting, events = list(profile.profiler.kineto_results.experimental_event_tree()), []
-    while waiting:
-        event = waiting.pop()
-        waiting += event.children
-        if event.name == "[memory]":
-            events.append((event.start_time_ns, event.extra_fields.alloc_size))
-    # The sort is stable only for one order: gives and takes of one nanosecond are rare, and takes go last.
-    taken = highest = 0
-    for _, size in sorted(events):
-        taken += size
-        highest = max(highest, taken)
-    return highest
-
-
 def warm(setting, tiny):
     """A tiny training, which loads what the libraries load late."""
     small = dict(setting, micro_batch=2, sequence_length=32, rank=4)
@@ -287,10 +265,10 @@ def measure_tensors(setting, model, tiny):
     warm(setting, tiny)
     watch = Watch()
     train = TRAININGS[setting["stack"]](setting, model, COUNTED_STEPS, watch)
-    held = held_bytes(watch.held)
+    held = bytes_of([*watch.held.parameters(), *watch.held.buffers()])
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         train()
-    return {"tensors_bytes": held + highest_taken(profile)}
+    return {"tensors_bytes": held + most_taken(profile.profiler.kineto_results.experimental_event_tree())}
 
 
 def measure_process(setting, model, tiny):
