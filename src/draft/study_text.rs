@@ -9,7 +9,7 @@ use super::long_rows::LongerRows;
 use super::plan::Plan;
 use super::trial_size::{PROFILE_STEPS, TrialSize};
 use crate::report::bytes;
-use peft_tune_core::recipe::{DataFormat, Precision};
+use peft_tune_core::recipe::Precision;
 
 /// The whole file; `longer` are the rows that the sequence length is too short for, where there are any.
 pub(crate) fn study_file(answers: &Answers, plan: &Plan, longer: Option<&LongerRows>, output: &Path) -> String {
@@ -77,15 +77,7 @@ pub(super) fn parameters_text(count: u64) -> String {
 }
 
 fn data(answers: &Answers, longer: Option<&LongerRows>, output: &Path) -> String {
-    let name = match answers.format {
-        DataFormat::Alpaca => "alpaca",
-        DataFormat::Sharegpt => "sharegpt",
-        DataFormat::Messages => "messages",
-        DataFormat::PromptCompletion => "prompt_completion",
-        DataFormat::Text => "text",
-        DataFormat::Tokenized => "tokenized",
-        DataFormat::Auto => "auto",
-    };
+    let name = answers.format.name();
     let train = quoted(&near(&answers.data.to_string_lossy(), output));
     format!(
         "data:\n  train: {train}\n  held_out: 0.1             # a tenth of the rows measures the loss; or a file of its own\n  \

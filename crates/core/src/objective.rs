@@ -82,6 +82,11 @@ pub const TOP1_AGREEMENT_PERCENT: &str = "top1_agreement_percent";
 pub const TOKEN_ACCURACY_LOST_PERCENT: &str = "token_accuracy_lost_percent";
 /// Name of the metric that holds the share of generated answers that are the held-out rows' own, in [0, 1].
 pub const EXACT_MATCH: &str = "exact_match";
+/// Name of the metric that holds the share of held-out pairs whose chosen answer the trained model rewards more than the rejected one, in
+/// [0, 1]; of answers without a partner, the share among all pairs of a good one and a bad one.
+pub const REWARD_ACCURACY: &str = "reward_accuracy";
+/// Name of the metric that holds the mean reward of chosen answers above that of rejected ones, on the held-out rows.
+pub const REWARD_MARGIN: &str = "reward_margin";
 /// Name of the metric that holds the throughput predicted of another stack on its device, in tokens/s; padding is
 /// not counted where the data's rows are known.
 pub const TARGET_THROUGHPUT: &str = "target_throughput";
@@ -92,11 +97,13 @@ pub const TARGET_PEAK_MEMORY: &str = "target_peak_memory";
 pub const TARGET_SHORTFALL: &str = "target_shortfall_bytes";
 
 /// Metrics of which more is better.
-const MAXIMISED: [&str; 6] = [
+const MAXIMISED: [&str; 8] = [
     THROUGHPUT,
     TARGET_THROUGHPUT,
     TOKEN_ACCURACY,
     EXACT_MATCH,
+    REWARD_ACCURACY,
+    REWARD_MARGIN,
     LOSS_KEPT_PERCENT,
     TOP1_AGREEMENT_PERCENT,
 ];
@@ -181,7 +188,7 @@ impl Objective {
     /// 100.
     pub fn possible(&self, value: f64) -> f64 {
         match self.metric.as_str() {
-            TOKEN_ACCURACY | EXACT_MATCH => value.clamp(0.0, 1.0),
+            TOKEN_ACCURACY | EXACT_MATCH | REWARD_ACCURACY => value.clamp(0.0, 1.0),
             TOP1_AGREEMENT_PERCENT => value.clamp(0.0, 100.0),
             _ => value,
         }

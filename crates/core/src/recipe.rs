@@ -21,6 +21,7 @@ mod schedule;
 pub mod settings;
 mod sharding;
 mod together;
+mod trainer;
 mod training;
 mod training_data;
 mod value;
@@ -47,6 +48,9 @@ pub use schedule::{DecayType, ScheduleKind, ScheduleRow, ScheduleSettings};
 pub use settings::RecipeKey;
 pub use sharding::{BadSharding, Sharding, ShardingRow};
 pub use together::BadGroup;
+pub use trainer::{
+    BadTrainerRows, OnlyInTrl, ReferencePass, ReferencePassRow, TrainerKind, TrainerRow,
+};
 pub use training::{StudyLength, TrainingLength, TrainingSettings};
 pub use training_data::{TrainingData, TrainingSet, WeightFault};
 pub use value::ParamValue;
@@ -87,6 +91,15 @@ pub struct Recipe {
     pub schedule: ScheduleSettings,
     #[serde(default)]
     pub training: TrainingSettings,
+    /// What is learnt of the rows; all but `sft` run in TRL alone.
+    #[serde(default, skip_serializing_if = "TrainerKind::is_sft")]
+    pub trainer: TrainerKind,
+    /// Factor of a preference's loss (`dpo`, `kto`, `orpo`); 0.1 where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beta: Option<f64>,
+    /// Moment at which the reference of `dpo` and `kto` is asked.
+    #[serde(default, skip_serializing_if = "ReferencePass::is_each_step")]
+    pub reference: ReferencePass,
 }
 
 fn default_adapter() -> Option<AdapterSettings> {
@@ -110,6 +123,9 @@ impl Recipe {
             optimizer: OptimizerSettings::default(),
             schedule: ScheduleSettings::default(),
             training: TrainingSettings::default(),
+            trainer: TrainerKind::default(),
+            beta: None,
+            reference: ReferencePass::default(),
         }
     }
 }

@@ -22,6 +22,7 @@ use peft_tune_core::recipe::{
 pub(super) const EXPORT: ExportRow = ExportRow {
     about: "axolotl.yaml, for axolotl train",
     file_name: "axolotl.yaml",
+    other_trainers: &[],
     reading: Some(Reading {
         formats: &[DataFormat::Messages, DataFormat::PromptCompletion, DataFormat::Text],
         template_targets: TemplateTargets::StopTokens,
@@ -199,7 +200,10 @@ fn item(format: DataFormat, path: &Path, data: &DataSettings, rows: Option<usize
         }
         // Rows of input_ids and labels have no type.
         DataFormat::Tokenized => item.push(("type", Value::Null)),
-        DataFormat::Alpaca | DataFormat::Auto => item.push(("type", json!("alpaca"))),
+        // Recipes that compare answers are refused before.
+        DataFormat::Alpaca | DataFormat::Auto | DataFormat::Preference | DataFormat::UnpairedPreference => {
+            item.push(("type", json!("alpaca")));
+        }
     }
     item
 }

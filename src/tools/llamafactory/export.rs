@@ -23,6 +23,7 @@ const DATA_SETS: &str = "dataset_info.json";
 pub(super) const EXPORT: ExportRow = ExportRow {
     about: "llamafactory.yaml and dataset_info.json, for llamafactory-cli train",
     file_name: "llamafactory.yaml",
+    other_trainers: &[],
     reading: Some(Reading {
         // It has chat templates of its own, or takes the tokenizer's apart.
         formats: &[],
@@ -258,7 +259,12 @@ fn entry(format: DataFormat, path: &Path, data: &DataSettings) -> Value {
             None,
         ),
         DataFormat::Text => ("alpaca", json!({"prompt": column(data, "text")}), None),
-        DataFormat::Alpaca | DataFormat::Auto | DataFormat::Tokenized => (
+        // Recipes that compare answers are refused before.
+        DataFormat::Alpaca
+        | DataFormat::Auto
+        | DataFormat::Tokenized
+        | DataFormat::Preference
+        | DataFormat::UnpairedPreference => (
             "alpaca",
             json!({
                 "prompt": column(data, "instruction"),

@@ -17,6 +17,7 @@ use peft_tune_core::recipe::{AdapterInit, AdapterSettings, Recipe, TargetModules
 pub(super) const EXPORT: ExportRow = ExportRow {
     about: "adapter_config.json, for PEFT's LoraConfig.from_pretrained",
     file_name: "adapter_config.json",
+    other_trainers: &[],
     reading: None,
     sharding: None,
     asks_for_answer_marks: false,

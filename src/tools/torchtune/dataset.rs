@@ -52,7 +52,10 @@ fn order(repeats: Repeats, recipe: &Recipe) -> Vec<Word> {
 fn component(format: DataFormat) -> &'static str {
     match format {
         DataFormat::Messages | DataFormat::Sharegpt => "torchtune.datasets.chat_dataset",
-        DataFormat::Alpaca | DataFormat::Auto => "torchtune.datasets.alpaca_dataset",
+        // Recipes that compare answers are refused before.
+        DataFormat::Alpaca | DataFormat::Auto | DataFormat::Preference | DataFormat::UnpairedPreference => {
+            "torchtune.datasets.alpaca_dataset"
+        }
         DataFormat::PromptCompletion => "torchtune.datasets.instruct_dataset",
         DataFormat::Text => "torchtune.datasets.text_completion_dataset",
         DataFormat::Tokenized => "peft_tune_rows.token_rows",
@@ -111,7 +114,7 @@ fn columns(data: &DataSettings, format: DataFormat) -> Vec<Word> {
         }
         DataFormat::Text => vec![("column", json!(column(data, "text")))],
         DataFormat::Tokenized => vec![],
-        DataFormat::Alpaca | DataFormat::Auto => {
+        DataFormat::Alpaca | DataFormat::Auto | DataFormat::Preference | DataFormat::UnpairedPreference => {
             let names = ["instruction", "input", "output"].map(|name| (name.to_owned(), json!(column(data, name))));
             vec![("column_map", json!(serde_json::Map::from_iter(names)))]
         }

@@ -23,6 +23,7 @@ use peft_tune_core::recipe::{
 pub(super) const EXPORT: ExportRow = ExportRow {
     about: "torchtune.yaml, for tune run lora_finetune_single_device --config",
     file_name: "torchtune.yaml",
+    other_trainers: &[],
     reading: Some(Reading {
         // It has tokenizers and chat templates of its own. The module beside the file reads token ids.
         formats: &[DataFormat::Tokenized],

@@ -23,6 +23,7 @@ use peft_tune_core::recipe::{
 pub(super) const EXPORT: ExportRow = ExportRow {
     about: "unsloth_train.py, a script for unsloth",
     file_name: "unsloth_train.py",
+    other_trainers: &[],
     reading: Some(Reading {
         // Answers of chats are found by the marks of the family.
         formats: &[DataFormat::PromptCompletion, DataFormat::Text],
@@ -302,7 +303,11 @@ fn to_rows(draft: &mut Draft<'_>) -> Result<String, RenderError> {
             name("completion")
         ),
         DataFormat::Text => format!("    return {{\"text\": row[{}] + tokenizer.eos_token}}\n", name("text")),
-        DataFormat::Alpaca | DataFormat::Auto => format!(
+        // Recipes that compare answers are refused before.
+        DataFormat::Alpaca
+        | DataFormat::Auto
+        | DataFormat::Preference
+        | DataFormat::UnpairedPreference => format!(
             "    question = \"\\n\".join(filter(None, [row[{}], row.get({})]))\n    \
              turns = [{{\"role\": \"user\", \"content\": question}}, {{\"role\": \"assistant\", \"content\": row[{}]}}]\n    \
              return {{\"text\": tokenizer.apply_chat_template(turns, tokenize=False)}}\n",

@@ -1,11 +1,13 @@
 //! Errors in the settings of an adapter for a model.
 
 use super::storage::BLOCK;
-use crate::recipe::{ActivationQuantization, Precision, QuantizationAware, WeightSparsity};
+use crate::recipe::{ActivationQuantization, OnlyInTrl, Precision, QuantizationAware, WeightSparsity};
 
 /// Settings that no training can have on this model.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
+    #[error(transparent)]
+    Trainer(#[from] OnlyInTrl),
     #[error("the numbers `{name}` of each layer cannot be trained, so that the whole model cannot; train an adapter")]
     NumbersWhole { name: &'static str },
 

@@ -195,6 +195,7 @@ impl ModelPlan {
     /// # Errors
     /// Settings that do not fit the model; each message says what does.
     pub fn of_recipe(architecture: &Architecture, recipe: &Recipe) -> Result<Self, PlanError> {
+        recipe.check_trained_here()?;
         if recipe.adapter.is_none() && recipe.precision.is_quantized() {
             return Err(PlanError::QuantizedWhole);
         }

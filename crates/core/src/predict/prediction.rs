@@ -288,6 +288,7 @@ impl Predictor {
 
     /// Refuses what no trainer would begin, and what the machine's device has no kernels for.
     fn check(&self, setting: &Setting<'_>) -> Result<(), PredictError> {
+        setting.recipe.check_trained_here().map_err(PlanError::from)?;
         let batch = &setting.recipe.batch;
         let sizes = [
             ("micro_batch", batch.micro_batch),

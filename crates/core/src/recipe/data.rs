@@ -106,6 +106,32 @@ pub enum DataFormat {
     Text,
     /// `input_ids` and optional `labels` (-100 = not a target).
     Tokenized,
+    /// `chosen` and `rejected`, and their `prompt` unless both begin with it: texts, or lists of messages.
+    Preference,
+    /// `prompt`, `completion` and `label`, which says whether the completion is good.
+    UnpairedPreference,
+}
+
+impl DataFormat {
+    /// Name in recipes and study files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Alpaca => "alpaca",
+            Self::Sharegpt => "sharegpt",
+            Self::Messages => "messages",
+            Self::PromptCompletion => "prompt_completion",
+            Self::Text => "text",
+            Self::Tokenized => "tokenized",
+            Self::Preference => "preference",
+            Self::UnpairedPreference => "unpaired_preference",
+        }
+    }
+
+    /// Whether rows say which answer is the better one, or whether one is good.
+    pub const fn is_of_preferences(self) -> bool {
+        matches!(self, Self::Preference | Self::UnpairedPreference)
+    }
 }
 
 /// Tokens of a row that count in the loss.

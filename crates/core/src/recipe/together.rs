@@ -119,6 +119,10 @@ impl Recipe {
             optimizer: _,
             schedule: _,
             training,
+            // Those that share a base are trained here.
+            trainer: _,
+            beta: _,
+            reference: _,
         } = self;
         let BatchSettings {
             micro_batch,

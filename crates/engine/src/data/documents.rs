@@ -56,7 +56,7 @@ pub struct Statistics {
     pub tokens: u64,
     /// Tokens that count in the loss.
     pub target_tokens: u64,
-    /// Tokens of the longest document.
+    /// Tokens of the longest document; of pairs, of the longest sequence.
     pub longest: u64,
 }
 
@@ -178,10 +178,12 @@ impl DocumentSet {
         };
         for (index, row) in table.rows().enumerate() {
             let kept = set.spans.len();
-            let is_too_long = limit.leaves_out(row.kind, row.tokens);
+            let sequences = stretches(table, &row, 0, usize::MAX);
+            let longest = sequences.into_iter().map(|sequence| sequence.len()).max();
+            let is_too_long = limit.leaves_out(row.kind, longest.unwrap_or_default());
             match row.kind {
-                RowKind::Whole if is_too_long => {}
-                RowKind::Whole => set.push(table, index, &row, 0),
+                RowKind::Whole | RowKind::Pair if is_too_long => {}
+                RowKind::Whole | RowKind::Pair => set.push(table, index, &row, 0),
                 RowKind::Running => {
                     let offsets = (0..row.tokens).step_by(sequence_length);
                     offsets.for_each(|offset| set.push(table, index, &row, offset));
@@ -193,9 +195,11 @@ impl DocumentSet {
                     _ if is_too_long => set.statistics.too_long_rows += 1,
                     _ => set.statistics.dropped_rows += 1,
                 }
-            } else if row.kind == RowKind::Whole && row.tokens > sequence_length {
-                set.statistics.cut_rows += 1;
-                set.statistics.cut_tokens += (row.tokens - sequence_length) as u64;
+            } else if row.kind != RowKind::Running {
+                let kept = stretches(table, &row, 0, sequence_length);
+                let cut = row.tokens - kept.iter().map(ExactSizeIterator::len).sum::<usize>();
+                set.statistics.cut_rows += u64::from(cut > 0);
+                set.statistics.cut_tokens += cut as u64;
             }
         }
         let (table, end) = (table.clone(), set.spans.len());
@@ -247,22 +251,24 @@ impl DocumentSet {
         self
     }
 
-    /// Adds the document that begins at `offset` of a row, if it has a target: a token after the first that counts.
+    /// Adds the document that begins at `offset` of a row, if it has a target: a token after the first that counts. Of a pair each
+    /// sequence has one.
     fn push(&mut self, table: &TokenTable, index: usize, row: &Row, offset: usize) {
-        let tokens = (row.tokens - offset).min(self.length);
-        let targets = table.count_targets(row, offset + 1..offset + tokens);
-        if targets == 0 {
+        let stretches = stretches(table, row, offset, self.length);
+        let [first, second] = stretches.each_ref().map(|stretch| targets_of(table, row, stretch));
+        if first == 0 || second == 0 && row.kind == RowKind::Pair {
             return;
         }
+        let (tokens, targets) = (stretches.each_ref().map(ExactSizeIterator::len), first + second);
         self.spans.push(Span {
             row: index as u32,
             offset: offset as u32,
         });
         let statistics = &mut self.statistics;
         statistics.documents += 1;
-        statistics.tokens += tokens as u64;
+        statistics.tokens += tokens.iter().sum::<usize>() as u64;
         statistics.target_tokens += targets as u64;
-        statistics.longest = statistics.longest.max(tokens as u64);
+        statistics.longest = statistics.longest.max(tokens[0].max(tokens[1]) as u64);
     }
 
     /// Number of documents.
@@ -277,38 +283,42 @@ impl DocumentSet {
 
     /// Tokens of document `index`.
     pub fn tokens(&self, index: usize) -> usize {
-        self.located(index).2.len()
+        self.located(index).2.iter().map(ExactSizeIterator::len).sum()
     }
 
     /// Tokens of document `index` that count in the loss.
     pub fn target_tokens(&self, index: usize) -> usize {
-        let (table, row, range) = self.located(index);
-        table.count_targets(&row, range.start + 1..range.end)
+        let (table, row, stretches) = self.located(index);
+        stretches.iter().map(|stretch| targets_of(table, &row, stretch)).sum()
     }
 
     /// Whether document `index` is a row of its own, with nothing cut away.
     pub(super) fn is_whole_row(&self, index: usize) -> bool {
-        let (_, row, range) = self.located(index);
-        row.kind == RowKind::Whole && range == (0..row.tokens)
+        let (_, row, [stretch, _]) = self.located(index);
+        row.kind == RowKind::Whole && stretch == (0..row.tokens)
     }
 
-    /// Document `index`.
+    /// Document `index`; of a pair both sequences, one behind the other.
     pub fn document(&self, index: usize) -> DocumentView {
-        let (table, row, range) = self.located(index);
-        DocumentView {
-            input_ids: table.ids(&row, range.clone()),
-            labels: table.labels(&row, range),
+        let (table, row, [stretch, second]) = self.located(index);
+        let mut view = DocumentView {
+            input_ids: table.ids(&row, stretch.clone()),
+            labels: table.labels(&row, stretch),
+        };
+        if !second.is_empty() {
+            view.input_ids.extend(table.ids(&row, second.clone()));
+            view.labels.extend(table.labels(&row, second));
         }
+        view
     }
 
     /// The row that a document is of, its table, and its tokens there.
-    fn located(&self, index: usize) -> (&TokenTable, Row, Range<usize>) {
+    fn located(&self, index: usize) -> (&TokenTable, Row, Stretches) {
         let span = self.spans[index];
         let table = &self.tables[self.tables.partition_point(|set| set.end <= index)].table;
         let row = table.row(span.row as usize);
-        let offset = span.offset as usize;
-        let end = row.tokens.min(offset + self.length);
-        (table, row, offset..end)
+        let stretches = stretches(table, &row, span.offset as usize, self.length);
+        (table, row, stretches)
     }
 
     /// The windows in which document `index` is scored: together they hold each of its targets once. The document itself
@@ -317,8 +327,10 @@ impl DocumentSet {
     /// Windows begin half a window apart, and each scores what the one before it did not reach, so that a target has at
     /// least half a window of context, or all there is. Windows that lie end to end would cost half as much, but give
     /// the tokens at their beginning next to no context; a stride of one token would cost as many passes as tokens.
+    ///
+    /// What trains on pairs scores them whole, and not here.
     pub fn windows(&self, index: usize) -> impl Iterator<Item = WindowView> + '_ {
-        let (table, row, document) = self.located(index);
+        let (table, row, [document, _]) = self.located(index);
         let (tokens, window) = (document.len(), self.window.max(SHORTEST));
         let mut scored = 1;
         std::iter::from_fn(move || {
@@ -387,6 +399,23 @@ impl DocumentSet {
     pub fn statistics(&self) -> Statistics {
         self.statistics
     }
+}
+
+/// Tokens of a row that a document has: one stretch and an empty one, or a stretch of each sequence of a pair.
+type Stretches = [Range<usize>; 2];
+
+/// The stretches of a row from `offset` on, each of at most `length` tokens. Pairs begin at their beginning.
+fn stretches(table: &TokenTable, row: &Row, offset: usize, length: usize) -> Stretches {
+    let cut = |range: Range<usize>| range.start..range.end.min(range.start.saturating_add(length));
+    match row.kind {
+        RowKind::Whole | RowKind::Running => [cut(offset..row.tokens), 0..0],
+        RowKind::Pair => table.sequences(row).map(cut),
+    }
+}
+
+/// Targets of a stretch: its first token is what the others follow.
+fn targets_of(table: &TokenTable, row: &Row, stretch: &Range<usize>) -> usize {
+    table.count_targets(row, stretch.start + 1..stretch.end)
 }
 
 fn as_label(label: u32) -> i64 {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::answers::answer_spans;
 use super::example::{Chat, Example, RunningText};
 use super::notes::{RowNotes, Said, Stop};
+use super::preference::{Preference, joined};
 use super::rewritten::{argument_texts, note_rewritten};
 use super::text_targets::TextTargets;
 use super::tokens::{NO_TARGET, RowKind, TokenRow};
@@ -130,6 +131,7 @@ fn encode_with(
         }
         Example::Chat(chat) => encode_chat(location, chat, tokenizer()?, learnt, trace)?,
         Example::Tokenized { ids, labels } => check_tokens(location, ids, labels.as_deref(), vocabulary.size())?.into(),
+        Example::Preference(row) => encode_preference(location, row, vocabulary)?,
         Example::Refused(reason) => EncodedRow::refused(reason),
     };
     match &encoded.row {
@@ -139,6 +141,31 @@ fn encode_with(
         }),
         _ => Ok(encoded),
     }
+}
+
+/// The sequences of a row of preferences, each as the rows of supervised fine-tuning are tokenised.
+fn encode_preference(
+    location: &RowLocation,
+    preference: &Preference,
+    vocabulary: &Vocabulary,
+) -> Result<EncodedRow, DataError> {
+    let learnt = Learnt {
+        loss_on: LossOn::Completions,
+        template_targets: TemplateTargets::All,
+    };
+    let (mut sequences, mut notes) = (Vec::new(), RowNotes::default());
+    for sequence in &preference.sequences {
+        let encoded = encode(location, sequence, vocabulary, learnt)?;
+        sequences.push(encoded.row);
+        notes.refused = notes.refused.or(encoded.notes.refused);
+        for said in encoded.notes.said {
+            if !notes.said.contains(&said) {
+                notes.said.push(said);
+            }
+        }
+    }
+    let row = joined(sequences);
+    Ok(EncodedRow { row, notes })
 }
 
 fn encode_text(

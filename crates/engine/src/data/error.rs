@@ -103,6 +103,10 @@ pub enum DataError {
         problem: &'static str,
     },
     #[error(
+        "{location}: `chosen` and `rejected` do not begin alike, so that there is no prompt; give it as `prompt`"
+    )]
+    NoCommonPrompt { location: RowLocation },
+    #[error(
         "{location}: a chat needs a chat template and the model has none; name a Jinja file as `data.chat_template`, or \
          use an instruction-tuned model's tokenizer"
     )]
@@ -260,8 +264,14 @@ fn size_text(bytes: u64) -> String {
 fn preferences(found: &[String]) -> &'static str {
     let has = |name: &str| found.iter().any(|column| column == name);
     match (has("chosen") && has("rejected"), has("prompt")) {
-        (true, true) => "; to learn the chosen answers, rename: `data.columns: {completion: chosen}`",
-        (true, false) => "; to learn the chosen answers, rename: `data.columns: {messages: chosen}`",
+        (true, true) => {
+            "; to compare the answers, set `trainer: dpo` and search with `--backend trl`; to learn the chosen ones alone, rename: \
+             `data.columns: {completion: chosen}`"
+        }
+        (true, false) => {
+            "; to compare the answers, set `trainer: dpo` and search with `--backend trl`; to learn the chosen ones alone, rename: \
+             `data.columns: {messages: chosen}`"
+        }
         (false, _) => "",
     }
 }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::notes::Said;
+use super::preference::Preference;
 
 /// One example, before it is tokenised.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,8 +20,21 @@ pub(super) enum Example {
         /// Labels as many as `ids`, where present; -100 is not a target.
         labels: Option<Vec<i64>>,
     },
+    /// Answers that are compared.
+    Preference(Box<Preference>),
     /// A row that says of itself that it is not to be learnt; why, in words that follow `their`.
     Refused(&'static str),
+}
+
+impl Example {
+    /// Whether a chat template writes it.
+    pub(super) fn is_chat(&self) -> bool {
+        match self {
+            Self::Chat(_) => true,
+            Self::Preference(row) => row.sequences.iter().any(Self::is_chat),
+            Self::Text(_) | Self::Completion { .. } | Self::Tokenized { .. } | Self::Refused(_) => false,
+        }
+    }
 }
 
 /// A text, or a piece of a longer one.

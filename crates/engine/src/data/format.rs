@@ -11,6 +11,7 @@ use super::example::{Chat, Example, RunningText};
 use super::messages::{Message, message, read_messages, without_null};
 use super::meter::Meter;
 use super::notes::Said;
+use super::preference;
 use super::readers::{Record, kind_of, read_rows};
 use super::{DataError, RowLocation};
 use peft_tune_core::recipe::DataFormat;
@@ -61,7 +62,7 @@ impl<'a> RowParser<'a> {
 
     /// The format of the file, once its first row is read.
     pub(super) fn recognised_as(&self) -> Option<String> {
-        self.recognised.map(|format| name_of(format).to_owned())
+        self.recognised.map(|format| format.name().to_owned())
     }
 
     /// The columns that were read so far.
@@ -101,6 +102,8 @@ impl<'a> RowParser<'a> {
                 is_last: true,
             })),
             DataFormat::Tokenized => tokenized(location, &mut columns),
+            DataFormat::Preference => preference::pair(location, &mut columns),
+            DataFormat::UnpairedPreference => preference::answer(location, &mut columns),
         }?;
         for name in columns.unread() {
             match self.unread.get_mut(name) {
@@ -121,7 +124,7 @@ impl<'a> RowParser<'a> {
         if !matches!(self.format, DataFormat::Auto | DataFormat::Text) {
             return Err(DataError::PlainText {
                 path: location.path(),
-                format: name_of(self.format),
+                format: self.format.name(),
             });
         }
         Ok(Example::Text(RunningText {
@@ -152,7 +155,7 @@ impl<'a> RowParser<'a> {
             None => Ok(format),
             Some(key) => Err(DataError::UnknownColumnKey {
                 key: key.clone(),
-                format: name_of(format),
+                format: format.name(),
                 known: known.iter().map(|name| (*name).to_owned()).collect(),
             }),
         }
@@ -274,7 +277,8 @@ fn tools(location: &RowLocation, columns: &mut Columns) -> Result<Option<Value>,
     Ok(Some(tools))
 }
 
-fn of_messages(messages: Vec<Message>, tools: Option<Value>, mut said: Vec<Said>) -> Example {
+/// The chat of some messages.
+pub(super) fn of_messages(messages: Vec<Message>, tools: Option<Value>, mut said: Vec<Said>) -> Example {
     if messages.iter().any(|message| message.asks) {
         said.push(Said::AskedToLearn);
     }
@@ -384,18 +388,7 @@ fn columns_of(format: DataFormat) -> &'static [&'static str] {
             "assistant_masks",
             "loss_mask",
         ],
-    }
-}
-
-/// The format's name in recipe files.
-fn name_of(format: DataFormat) -> &'static str {
-    match format {
-        DataFormat::Auto => "auto",
-        DataFormat::Alpaca => "alpaca",
-        DataFormat::Sharegpt => "sharegpt",
-        DataFormat::Messages => "messages",
-        DataFormat::PromptCompletion => "prompt_completion",
-        DataFormat::Text => "text",
-        DataFormat::Tokenized => "tokenized",
+        DataFormat::Preference => &["prompt", "chosen", "rejected", "tools", "chat_template_kwargs"],
+        DataFormat::UnpairedPreference => &["prompt", "completion", "label", "tools", "chat_template_kwargs"],
     }
 }

@@ -22,17 +22,17 @@ impl LengthLimit {
         }
     }
 
-    /// Whether a row of so many tokens is left out for its length. Running text never is: it is split.
+    /// Whether a row with a sequence of so many tokens is left out for its length. Running text never is: it is split.
     pub(super) fn leaves_out(self, kind: RowKind, tokens: usize) -> bool {
-        self.long_rows == LongRows::Drop && kind == RowKind::Whole && tokens > self.tokens
+        self.long_rows == LongRows::Drop && kind != RowKind::Running && tokens > self.tokens
     }
 
-    /// Tokens that are left of a row: the first ones, or none.
+    /// Tokens that are left of a sequence: the first ones, or none.
     pub(super) fn kept(self, kind: RowKind, tokens: usize) -> usize {
         match kind {
             RowKind::Running => tokens,
-            RowKind::Whole if self.leaves_out(kind, tokens) => 0,
-            RowKind::Whole => tokens.min(self.tokens),
+            RowKind::Whole | RowKind::Pair if self.leaves_out(kind, tokens) => 0,
+            RowKind::Whole | RowKind::Pair => tokens.min(self.tokens),
         }
     }
 }

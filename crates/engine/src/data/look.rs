@@ -20,7 +20,7 @@ use super::order::Permutation;
 use super::prepared::{by_set, check, note_warnings, with_template};
 use super::progress;
 use super::readers::{count_rows, read_rows};
-use super::seen::{RowsSeen, RowsSummary, ShownRow, ShownToken, learnt};
+use super::seen::{RowsSeen, RowsSummary, ShownRow, ShownToken, kept_tokens, learnt, longest_sequence};
 use super::split::HeldOutRows;
 use super::tokens::{NO_TARGET, RowKind, TokenRow};
 use super::{BatchSource, DataError, PreparedData, RowLocation, Vocabulary};
@@ -290,7 +290,7 @@ impl Look<'_> {
             .collect();
         for (met, encoded) in waiting.into_iter().zip(encoded) {
             let EncodedRow { row, notes } = encoded?;
-            self.uses_template |= matches!(met.example, Example::Chat(_));
+            self.uses_template |= met.example.is_chat();
             let limit = self.limit(met.is_held_out);
             let of_set = match met.is_held_out {
                 Some(true) => (&mut self.summary.held_out, &mut self.notes.held_out),
@@ -389,12 +389,12 @@ impl Look<'_> {
             });
         };
         let is_running = row.kind == RowKind::Running;
-        let (limit, tokens) = (self.limit(met.is_held_out), row.ids.len());
+        let (limit, longest) = (self.limit(met.is_held_out), longest_sequence(&row));
         let left_out = match (learnt(&row, limit), learnt(&row, LengthLimit::NONE)) {
             (1.., _) => None,
             (0, 0) => Some(empty()),
-            (0, _) if limit.leaves_out(row.kind, tokens) => Some(format!(
-                "it has {tokens} tokens, more than {} (`long_rows: drop`)",
+            (0, _) if limit.leaves_out(row.kind, longest) => Some(format!(
+                "it has {longest} tokens, more than {} (`long_rows: drop`)",
                 limit.tokens
             )),
             (0, _) => Some(format!("what it teaches begins behind {} tokens", limit.tokens)),
@@ -404,9 +404,9 @@ impl Look<'_> {
             location: met.location.to_string(),
             set,
             tokens: self.tokens(&row, &trace),
-            boundaries: Vec::new(),
+            boundaries: row.sequences().iter().skip(1).map(|sequence| sequence.start).collect(),
             hidden: 0,
-            kept: limit.kept(row.kind, tokens),
+            kept: kept_tokens(&row, limit),
             is_running,
             left_out,
         })

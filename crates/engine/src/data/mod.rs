@@ -4,11 +4,11 @@
 //! |---|---|
 //! | settings to files | `on_disk` |
 //! | file to rows | `readers`, `meter`, `progress` |
-//! | row to example | `columns`, `messages`, `format`, `example` |
+//! | row to example | `columns`, `messages`, `preference`, `format`, `example` |
 //! | example to tokens, labels and what is to be told | `vocabulary`, `encode`, `answers`, `rewritten`, `text_targets`, `notes` |
 //! | rows at a time, some of them held out | `tokenize`, `split` |
 //! | tokens at rest | `tokens`, `token_writer`, `cache`, `cache_folder`, `cache_limit`, `disk_space`, `key`, `digest`, `checksum` |
-//! | rows for people to look at, and for other tools to read | `look`, `seen`, `oddities` |
+//! | rows for people to look at, and for other tools to read | `look`, `seen`, `oddities`, `preference_rows` |
 //! | rows as questions that a model answers | `question` |
 //! | documents of a sequence length | `length_limit`, `documents`, `prepared`, `fits` |
 //! | documents to steps | `packing`, `grouping`, `order`, `mixture`, `source`, `prefetch`, `batch` |
@@ -41,6 +41,8 @@ mod oddities;
 mod on_disk;
 mod order;
 mod packing;
+mod preference;
+mod preference_rows;
 mod prefetch;
 mod prepared;
 mod progress;
@@ -69,6 +71,7 @@ pub use look::{LookAt, RowsWanted, look_at_rows};
 pub use notes::Said;
 pub use oddities::RowOddities;
 pub use on_disk::{bring, on_disk};
+pub use preference_rows::{PreferenceSet, each_preference};
 pub use prefetch::{Prefetch, PrefetchTimes};
 pub use prepared::PreparedData;
 pub use progress::{DataProgress, ReadingStage, TokenSpace, Tokenized, done_so_far, reading_now, tokenized_so_far};

@@ -1,6 +1,7 @@
 //! Rows as they are seen: each with its tokens, and all in numbers.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -99,22 +100,46 @@ impl SetSummary {
             self.left_out += 1;
             return false;
         };
-        let kept = limit.kept(row.kind, row.ids.len());
+        let (kept, longest) = (kept_tokens(row, limit), longest_sequence(row));
         self.cut += u64::from(kept < row.ids.len());
         self.cut_tokens += (row.ids.len() - kept) as u64;
         self.tokens += kept as u64;
         self.target_tokens += targets as u64;
-        self.longest = self.longest.max(row.ids.len() as u64);
-        row.ids.len() > limit.tokens
+        self.longest = self.longest.max(longest as u64);
+        longest > limit.tokens
     }
 }
 
-/// Targets of a row that are trained on.
+/// Targets of a row that are trained on: none of a pair one of whose answers has none.
 pub(super) fn learnt(row: &TokenRow, limit: LengthLimit) -> usize {
-    let kept = limit.kept(row.kind, row.labels.len());
-    row.labels[..kept]
-        .iter()
-        .skip(1)
-        .filter(|label| **label != NO_TARGET)
-        .count()
+    let targets = kept_sequences(row, limit).into_iter().map(|kept| {
+        let labels = row.labels[kept].iter().skip(1);
+        labels.filter(|label| **label != NO_TARGET).count()
+    });
+    let targets: Vec<usize> = targets.collect();
+    match targets.contains(&0) {
+        true => 0,
+        false => targets.into_iter().sum(),
+    }
+}
+
+/// Tokens of a row that are trained on.
+pub(super) fn kept_tokens(row: &TokenRow, limit: LengthLimit) -> usize {
+    kept_sequences(row, limit).iter().map(ExactSizeIterator::len).sum()
+}
+
+/// Tokens of the longest sequence of a row.
+pub(super) fn longest_sequence(row: &TokenRow) -> usize {
+    let lengths = row.sequences().into_iter().map(|sequence| sequence.len());
+    lengths.max().unwrap_or_default()
+}
+
+/// Beginnings of a row's sequences that are trained on.
+fn kept_sequences(row: &TokenRow, limit: LengthLimit) -> Vec<Range<usize>> {
+    let is_left_out = limit.leaves_out(row.kind, longest_sequence(row));
+    let kept = |sequence: Range<usize>| match is_left_out {
+        true => sequence.start..sequence.start,
+        false => sequence.start..sequence.start + limit.kept(row.kind, sequence.len()),
+    };
+    row.sequences().into_iter().map(kept).collect()
 }

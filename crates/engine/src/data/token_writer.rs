@@ -8,7 +8,7 @@ use super::RowLocation;
 use super::checksum::Checksum;
 use super::notes::{Notes, RowNotes};
 use super::tokens::{
-    Extent, NO_TARGET, OWN_LABELS, ROW_BYTES, RUN_BYTES, RUNNING, RowKind, Tables, TokenRow, TokenTable, Width,
+    Extent, NO_TARGET, OWN_LABELS, PAIRED, ROW_BYTES, RUN_BYTES, RUNNING, RowKind, Tables, TokenRow, TokenTable, Width,
 };
 
 /// Table that a row goes to.
@@ -99,9 +99,11 @@ impl TableWriter {
             .zip(&row.labels)
             .all(|(id, label)| label == id || *label == NO_TARGET);
         let mut first = self.extent.words;
-        if row.kind == RowKind::Running {
-            first |= RUNNING;
-        }
+        first |= match row.kind {
+            RowKind::Whole => 0,
+            RowKind::Running => RUNNING,
+            RowKind::Pair => PAIRED,
+        };
         put_words(words, self.width, &row.ids)?;
         self.extent.words += row.ids.len() as u64;
         if !is_own {

@@ -291,6 +291,7 @@ impl Example {
                 let content = |message: &serde_json::Value| message["content"].as_str().map_or(64, str::len);
                 chat.messages.iter().map(content).sum()
             }
+            Self::Preference(row) => row.sequences.iter().map(Self::bytes).sum(),
             Self::Refused(_) => 0,
             Self::Tokenized { ids, .. } => 16 * ids.len(),
         }

@@ -6,7 +6,7 @@
 //! | part | entry | meaning |
 //! |---|---|---|
 //! | words | 2 or 4 bytes | token ids of all rows, end to end; behind those of a row with labels of its own, its labels |
-//! | rows | 16 bytes | first word and [`RUNNING`], [`OWN_LABELS`]; tokens; first run |
+//! | rows | 16 bytes | first word and [`RUNNING`], [`OWN_LABELS`], [`PAIRED`]; tokens; first run |
 //! | runs | 8 bytes | tokens that are not targets, and targets behind them |
 //!
 //! Token ids take 2 bytes where the vocabulary allows it. A row without runs is learnt whole.
@@ -23,6 +23,8 @@ pub(super) const NO_TARGET: u32 = u32::MAX;
 pub(super) const RUNNING: u64 = 1 << 63;
 /// Set in a row's first word: its targets are not its own tokens, and stand behind them.
 pub(super) const OWN_LABELS: u64 = 1 << 62;
+/// Set in a row's first word: it is the two sequences of a pair, end to end.
+pub(super) const PAIRED: u64 = 1 << 61;
 /// Bytes of a row's entry.
 pub(super) const ROW_BYTES: usize = 16;
 /// Bytes of a run's entry.
@@ -37,6 +39,8 @@ pub(super) enum RowKind {
     Whole,
     /// Running text, which is split.
     Running,
+    /// Two sequences, each of which loses its end, or that are left out together. Each has one stretch of targets, up to its end.
+    Pair,
 }
 
 /// One tokenised row. `labels` is as long as `ids`.
@@ -45,6 +49,23 @@ pub(super) struct TokenRow {
     pub ids: Vec<u32>,
     pub labels: Vec<u32>,
     pub kind: RowKind,
+}
+
+impl TokenRow {
+    /// Sequences of the row: both of a pair, else the row.
+    pub(super) fn sequences(&self) -> Vec<Range<usize>> {
+        let all = self.ids.len();
+        match self.kind {
+            RowKind::Whole | RowKind::Running => std::iter::once(0..all).collect(),
+            RowKind::Pair => {
+                let is_target = |label: &&u32| **label != NO_TARGET;
+                let others = self.labels.iter().take_while(|label| !is_target(label)).count();
+                let targets = self.labels[others..].iter().take_while(is_target).count();
+                let first = others + targets;
+                vec![0..first, first..all]
+            }
+        }
+    }
 }
 
 /// How many rows went in.
@@ -168,12 +189,12 @@ impl TokenTable {
             false => self.extent.runs as usize,
         };
         Row {
-            start: (word & !(RUNNING | OWN_LABELS)) as usize,
+            start: (word & !(RUNNING | OWN_LABELS | PAIRED)) as usize,
             tokens: u32::from_ne_bytes(array(&entry[8..12])) as usize,
-            kind: if word & RUNNING == 0 {
-                RowKind::Whole
-            } else {
-                RowKind::Running
+            kind: match (word & RUNNING, word & PAIRED) {
+                (0, 0) => RowKind::Whole,
+                (0, _) => RowKind::Pair,
+                _ => RowKind::Running,
             },
             has_labels: word & OWN_LABELS != 0,
             runs: run(entry)..next,
@@ -211,6 +232,12 @@ impl TokenTable {
         }
         labels[at..].fill(NO_TARGET);
         labels
+    }
+
+    /// The sequences of a pair's row.
+    pub(super) fn sequences(&self, row: &Row) -> [Range<usize>; 2] {
+        let first = self.targets(row).next().map_or(row.tokens, |targets| targets.end.min(row.tokens));
+        [0..first, first..row.tokens]
     }
 
     /// Targets in a range of a row.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::SettingRow;
 use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
-use crate::recipe::{DataSettings, OptimizerKind, ParamValue, Precision, Recipe, ScheduleKind};
+use crate::recipe::{DataSettings, OptimizerKind, ParamValue, Precision, Recipe, ScheduleKind, TrainerKind};
 
 /// Outcome of a training, as far as settings decide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -153,12 +153,16 @@ impl fmt::Display for Effect {
     }
 }
 
-/// Names the precisions, optimizers or schedules of the circumstance: found by asking it of a recipe for each.
+/// Names the precisions, trainers, optimizers or schedules of the circumstance: found by asking it of a recipe for each.
 impl fmt::Display for Circumstance {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let precisions = self.precisions();
         if !precisions.is_empty() && precisions.len() < Precision::ALL.len() {
             return write!(formatter, "with precision {}", precisions.join(", "));
+        }
+        let trainers = self.trainers();
+        if !trainers.is_empty() && trainers.len() < TrainerKind::ALL.len() {
+            return write!(formatter, "with trainer {}", trainers.join(", "));
         }
         let mut recipe = Recipe::new("", DataSettings::default());
         let mut with = |adapter| {
@@ -200,6 +204,15 @@ impl Circumstance {
             (self.0)(&recipe)
         });
         kinds.map(ScheduleKind::name).collect()
+    }
+
+    fn trainers(self) -> Vec<&'static str> {
+        let mut recipe = Recipe::new("", DataSettings::default());
+        let trainers = TrainerKind::ALL.into_iter().filter(|trainer| {
+            recipe.trainer = *trainer;
+            (self.0)(&recipe)
+        });
+        trainers.map(TrainerKind::name).collect()
     }
 
     fn precisions(self) -> Vec<&'static str> {

@@ -149,6 +149,26 @@ mod tests {
     }
 
     #[test]
+    fn only_trainers_of_preferences_read_their_settings() {
+        use crate::recipe::{ReferencePass, TrainerKind};
+        assert_eq!(changed(|recipe| recipe.beta = Some(0.5)), (false, false));
+        assert_eq!(changed(|recipe| recipe.trainer = TrainerKind::Dpo), (true, true));
+        let of = |trainer, change: fn(&mut Recipe)| {
+            let (mut before, mut after) = (recipe(), recipe());
+            (before.trainer, after.trainer) = (trainer, trainer);
+            change(&mut after);
+            (
+                before.cost_key() != after.cost_key(),
+                before.loss_key() != after.loss_key(),
+            )
+        };
+        assert_eq!(of(TrainerKind::Orpo, |recipe| recipe.beta = Some(0.5)), (false, true));
+        let precomputed: fn(&mut Recipe) = |recipe| recipe.reference = ReferencePass::Precomputed;
+        assert_eq!(of(TrainerKind::Dpo, precomputed), (true, false));
+        assert_eq!(of(TrainerKind::Orpo, precomputed), (false, false));
+    }
+
+    #[test]
     fn rank_and_precision_change_both() {
         assert_eq!(
             changed(|recipe| recipe.adapter.as_mut().unwrap().rank = 2),

@@ -11,6 +11,7 @@ mod field;
 mod keys;
 mod legal;
 mod optimizer;
+mod preference;
 mod row;
 mod unsearched;
 

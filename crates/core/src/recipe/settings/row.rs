@@ -1,6 +1,6 @@
 //! One searchable setting, and all of them.
 
-use super::{Effects, FloatRange, Legal, Outcome, adapter, batch, optimizer};
+use super::{Effects, FloatRange, Legal, Outcome, adapter, batch, optimizer, preference};
 use crate::recipe::{ParamValue, Recipe};
 
 /// One setting that can be searched.
@@ -65,7 +65,8 @@ impl std::fmt::Debug for SettingRow {
 
 /// All settings, in the order in which they are applied: a derived one stands after what it is computed from.
 pub fn settings() -> impl Iterator<Item = &'static SettingRow> {
-    adapter::ROWS.iter().chain(batch::ROWS).chain(optimizer::ROWS)
+    let of_model = adapter::ROWS.iter().chain(batch::ROWS);
+    of_model.chain(optimizer::ROWS).chain(preference::ROWS)
 }
 
 /// The setting of that name.
@@ -223,6 +224,8 @@ mod tests {
             ("schedule", "ScheduleKind"),
             ("init", "AdapterInit"),
             ("bias", "AdapterBias"),
+            ("trainer", "TrainerKind"),
+            ("reference", "ReferencePass"),
         ] {
             let Legal::Choice(names) = setting(name).unwrap().legal else {
                 panic!("{name}")

@@ -67,6 +67,9 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
         optimizer,
         schedule,
         training,
+        trainer: _,
+        beta: _,
+        reference: _,
     } = recipe;
     let DataSettings {
         train,
@@ -232,6 +235,9 @@ mod tests {
         recipe.activation_quantization = ActivationQuantization::Int8Forward;
         recipe.weight_sparsity = WeightSparsity::Wanda;
         recipe.quantization_aware = crate::recipe::QuantizationAware::Int8;
+        recipe.trainer = crate::recipe::TrainerKind::Dpo;
+        recipe.beta = Some(0.2);
+        recipe.reference = crate::recipe::ReferencePass::Precomputed;
         let mut written = BTreeSet::new();
         for (name, value) in json(&recipe).as_object().unwrap() {
             match (name.as_str(), value.as_object()) {
@@ -242,7 +248,10 @@ mod tests {
                     | "weight_sparsity"
                     | "quantization_aware"
                     | "precision_schedule"
-                    | "gradient_checkpointing",
+                    | "gradient_checkpointing"
+                    | "trainer"
+                    | "beta"
+                    | "reference",
                     _,
                 ) => written.extend([name.clone()]),
                 (_, inner) => written.extend(inner.unwrap().keys().map(|key| format!("{name}.{key}"))),
