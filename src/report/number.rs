@@ -2,7 +2,7 @@
 
 use peft_tune_core::objective::{
     EXACT_MATCH, GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LOSS, MFU,
-    PEAK_MEMORY, TARGET_PEAK_MEMORY, TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY,
+    PEAK_MEMORY, REWARD_ACCURACY, TARGET_PEAK_MEMORY, TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY,
 };
 use peft_tune_core::study::ParamValue;
 
@@ -63,7 +63,12 @@ pub fn metric_value(name: &str, value: f64) -> String {
         PEAK_MEMORY | TARGET_PEAK_MEMORY => bytes(value),
         LOSS => format!("{value:.4}"),
         MFU | GPU_UTILISATION => format!("{:.1}%", 100.0 * value),
-        TOKEN_ACCURACY | EXACT_MATCH | "token_accuracy_fp32" | "exact_match_low" | "exact_match_high" => {
+        TOKEN_ACCURACY
+        | EXACT_MATCH
+        | REWARD_ACCURACY
+        | "token_accuracy_fp32"
+        | "exact_match_low"
+        | "exact_match_high" => {
             format!("{:.2}%", 100.0 * value)
         }
         _ if name.ends_with("_percent") => format!("{value:.2}%"),

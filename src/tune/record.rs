@@ -1,7 +1,7 @@
 //! Rows of the database for a trial's events.
 
 use crate::store::{EvaluationRecord, PrecisionRecord, StepRecord};
-use peft_tune_core::objective::{LOSS, TOKEN_ACCURACY};
+use peft_tune_core::objective::{LOSS, REWARD_ACCURACY, REWARD_MARGIN, TOKEN_ACCURACY};
 use peft_tune_core::study::{Metrics, Phase};
 use peft_tune_engine::{Evaluation, StepEvent};
 
@@ -49,6 +49,14 @@ pub(super) fn evaluation_record(evaluation: &Evaluation) -> EvaluationRecord {
 pub(super) fn evaluation_metrics(evaluation: &Evaluation) -> Metrics {
     let mut metrics = Metrics::default();
     metrics.insert(LOSS, evaluation.loss);
-    metrics.insert(TOKEN_ACCURACY, evaluation.accuracy);
+    match evaluation.reward {
+        Some(reward) => {
+            metrics.insert(REWARD_ACCURACY, reward.accuracy);
+            metrics.insert(REWARD_MARGIN, reward.margin);
+        }
+        None => {
+            metrics.insert(TOKEN_ACCURACY, evaluation.accuracy);
+        }
+    }
     metrics
 }

@@ -5,8 +5,8 @@ use peft_tune_core::objective::{
     DOUBLING_GAIN, DOUBLING_GAIN_INTERVAL, EPOCH_TOKENS, EXACT_MATCH, FULL_TOKENS, GPU_CLOCK_MHZ, GPU_POWER_W,
     GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LEAST_LOSS_STEP, LEAST_LOSS_TOKENS, LONGER_TOKENS, LOSS,
     LOSS_BEFORE, LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, LOSS_LONGER, LOSS_RISE, LOSS_ROWS, LOSS_ROWS_IN_ALL,
-    LOSS_STANDARD_ERROR, MEASURED_STEPS, MFU, PEAK_MEMORY, REPEAT_WALL_S, TARGET_PEAK_MEMORY, TARGET_SHORTFALL,
-    TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT, TRAIN_TOKENS,
+    LOSS_STANDARD_ERROR, MEASURED_STEPS, MFU, PEAK_MEMORY, REPEAT_WALL_S, REWARD_ACCURACY, REWARD_MARGIN,
+    TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT, TRAIN_TOKENS,
 };
 use peft_tune_core::study::{DISTURBED, NEIGHBOURS, THROUGHPUT_INTERVAL};
 
@@ -52,7 +52,7 @@ const fn row(part: MetricPart, name: &'static str, unit: &'static str, about: &'
     }
 }
 
-const ROWS: [MetricRow; 77] = [
+const ROWS: [MetricRow; 81] = [
     row(
         Cost,
         THROUGHPUT,
@@ -161,7 +161,8 @@ const ROWS: [MetricRow; 77] = [
         Training,
         LOSS,
         "nats",
-        "Mean cross-entropy of a target token on the held-out rows after the training phase.",
+        "Mean cross-entropy of a target token on the held-out rows after the training phase; with `trainer: dpo`, `kto` or `orpo` the mean \
+         loss of a held-out row.",
     ),
     row(
         Training,
@@ -199,6 +200,30 @@ const ROWS: [MetricRow; 77] = [
         TOKEN_ACCURACY,
         "",
         "Share of the held-out target tokens that the model finds the most likely ones, on the rows that the loss rests on.",
+    ),
+    row(
+        Training,
+        REWARD_ACCURACY,
+        "",
+        "Share of the held-out pairs whose chosen answer has the higher reward; with `trainer: kto`, of all pairs of a good and a bad answer.",
+    ),
+    row(
+        Training,
+        "reward_accuracy_interval",
+        "",
+        "The farther end of its 95% interval (Wilson's) as a distance from it, relative.",
+    ),
+    row(
+        Training,
+        REWARD_MARGIN,
+        "",
+        "Mean reward of chosen answers above that of rejected ones, in the trainer's own unit.",
+    ),
+    row(
+        Training,
+        "reward_margin_interval",
+        "",
+        "Half the width of its 95% interval, relative.",
     ),
     row(Training, "train_steps", "", "Steps of the training phase."),
     row(

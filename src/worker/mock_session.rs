@@ -202,6 +202,7 @@ fn evaluation_event(request: &TrialRequest, loss: f64) -> TrialEvent {
             accuracy: 0.5,
             target_tokens: 1,
             seconds: 0.0,
+            reward: None,
         },
         rows: None,
     }

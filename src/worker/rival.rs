@@ -229,6 +229,7 @@ mod tests {
             accuracy: 0.5,
             target_tokens: 1,
             seconds: 0.0,
+            reward: None,
         }
     }
 

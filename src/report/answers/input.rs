@@ -9,7 +9,7 @@ use super::coverage::Coverage;
 use super::more_time::MoreTime;
 use super::neighbours::{Neighbour, neighbours};
 use super::{certainty, coverage, more_time, worth};
-use peft_tune_core::objective::{LOSS, TOKEN_ACCURACY};
+use peft_tune_core::objective::{LOSS, REWARD_ACCURACY, REWARD_MARGIN, TOKEN_ACCURACY};
 use peft_tune_core::space::Widening;
 use peft_tune_core::study::{Confirmed, Metrics, Trial, TrialNumber, interval_of};
 use peft_tune_search::{Effect, Insight, NEAR_BEST_LOSS, Problem, Proposal};
@@ -84,7 +84,7 @@ impl<'a> AnswersInput<'a> {
         let own = trial.state.metrics().and_then(|metrics| own_interval(metrics, metric));
         let own = own.map(|share| share * value.abs());
         let assumed = || {
-            [LOSS, TOKEN_ACCURACY]
+            [LOSS, TOKEN_ACCURACY, REWARD_ACCURACY, REWARD_MARGIN]
                 .contains(&metric)
                 .then(|| ASSUMED_LOSS_NOISE * value.abs())
         };

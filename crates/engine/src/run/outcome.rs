@@ -146,6 +146,7 @@ mod tests {
                 accuracy: 0.0,
                 target_tokens: 1,
                 seconds: 1.0,
+                reward: None,
             };
             let is_best = progress.take_evaluation(&evaluation);
             (is_best, progress.evaluations_since_best)

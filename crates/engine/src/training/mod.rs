@@ -21,7 +21,7 @@ pub use loss_kept::LossKept;
 pub use loss_scale::OverflowWatch;
 pub use precision_switch::{PrecisionCause, PrecisionDecision};
 pub use row_watch::{EvaluatedRows, RowLoss, RowWatch};
-pub use step::{Control, Evaluation, StepEvent, StepObserver, StepSeconds};
+pub use step::{Control, Evaluation, HeldOutReward, StepEvent, StepObserver, StepSeconds};
 pub use together::Together;
 pub(crate) use trained_set::TrainedSet;
 pub use trainer::{SavedBytes, Trainer, TrainerPosition};

@@ -78,15 +78,28 @@ pub struct Evaluation {
     pub step: u64,
     /// Training tokens seen before it.
     pub tokens: u64,
-    /// Mean cross-entropy per held-out target token, in nats.
+    /// Mean cross-entropy per held-out target token, in nats; of preferences the mean loss of a held-out row.
     pub loss: f64,
     /// Standard error of the loss over the choice of held-out rows, in nats; absent with a single micro-batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standard_error: Option<f64>,
-    /// Share of target tokens whose most likely prediction is right, in [0, 1].
+    /// Share of target tokens whose most likely prediction is right, in [0, 1]; of preferences that of the pairs whose chosen answer is
+    /// rewarded more.
     pub accuracy: f64,
     pub target_tokens: u64,
     pub seconds: f64,
+    /// Rewards of held-out answers; absent where no preferences are learnt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reward: Option<HeldOutReward>,
+}
+
+/// Rewards that a trained model implies of held-out answers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HeldOutReward {
+    /// Share of pairs whose chosen answer has the higher reward, in [0, 1].
+    pub accuracy: f64,
+    /// Mean reward of chosen answers above that of rejected ones.
+    pub margin: f64,
 }
 
 /// Whether to continue.

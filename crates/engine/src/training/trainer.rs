@@ -394,6 +394,7 @@ impl Trainer {
             accuracy: correct / targets as f64,
             target_tokens: targets,
             seconds,
+            reward: None,
         }
     }
 
