@@ -187,7 +187,9 @@ fn what_never_changes(trials: &[Trial]) -> Vec<String> {
     let mut wrong = Vec::new();
     // Weights are shared out among processes: `sharded_weights`, `predict` and `data_parallel` measure that. What updates on the host
     // change is a GPU's: the engine's tests emulate one.
-    for row in settings().filter(|row| !["sharding", "optimizer_offload"].contains(&row.name)) {
+    // Trainings on preferences are TRL's alone.
+    let elsewhere = ["sharding", "optimizer_offload", "trainer", "beta", "reference"];
+    for row in settings().filter(|row| !elsewhere.contains(&row.name)) {
         let of_row = || {
             trials
                 .iter()

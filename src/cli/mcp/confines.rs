@@ -183,6 +183,9 @@ impl Confines {
             optimizer: _,
             schedule: _,
             training: _,
+            trainer: _,
+            beta: _,
+            reference: _,
         } = recipe;
         let DataSettings {
             train,

@@ -2,6 +2,7 @@
 
 use super::args::Args;
 use super::learning_rate;
+use super::preferences::check_predicted;
 use super::stack;
 use super::step;
 use super::text::{About, StudyPlan, to_json, to_text};
@@ -31,6 +32,9 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         return stack::run(file, &args.stack, device, &args.database, args.json);
     };
     let (study, has_data) = study_of(file)?;
+    if let Some(base) = &study.base {
+        check_predicted(base)?;
+    }
     if let Some(warning) = learning_rate::warning(&study) {
         tell(format_args!("warning: {warning}"));
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::own_engine;
+use super::preferences::check_predicted;
 use super::stack_args::StackArgs;
 use super::stack_plan::{FrontierPoint, StackPlan, lengths_around};
 use super::stack_text::{setting_text, to_json, to_text};
@@ -129,6 +130,7 @@ fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, 
 fn studied(file: &Path, args: &StackArgs, stack: Tool) -> Result<Asked, CliError> {
     let (study, has_data) = study_of(file)?;
     let base = base_of(&study)?;
+    check_predicted(base)?;
     let mut setting = stack.setting_of(base);
     let lengths = lengths_of(&study, base, has_data)?;
     let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&base.batch));

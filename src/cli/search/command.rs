@@ -44,6 +44,11 @@ pub(in crate::cli) fn run(mut args: Args) -> Result<(), CliError> {
         study.budget.time_s = Some(time.0);
     }
     args.track.apply(&mut study);
+    if let (Backend::Native, Some(base)) = (&study.backend, &study.base)
+        && let Err(error) = base.check_trained_here()
+    {
+        return Err(study.reject(&["space", "trainer"], error.to_string()).into());
+    }
     if let Backend::Trl(backend) = &study.backend {
         trl::begin(&study, backend, &mut args.workers)?;
         let line = args.workers.stack.as_ref().map(trl::line);

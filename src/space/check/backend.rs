@@ -4,13 +4,15 @@
 use std::path::Path;
 
 use super::Context;
-use super::objective::NATIVE_METRICS;
+use super::objective::RECIPE_METRICS;
 use super::parameter::Parameters;
 use crate::space::SpaceError;
 use crate::space::file::{BackendEntry, BackendKeys, StudyFile};
 use crate::space::study::{Backend, CommandBackend, TrlBackend};
 use crate::space::yaml::Span;
-use peft_tune_core::objective::{EXACT_MATCH, LOSS, PEAK_MEMORY, THROUGHPUT, TOKEN_ACCURACY};
+use peft_tune_core::objective::{
+    EXACT_MATCH, LOSS, PEAK_MEMORY, REWARD_ACCURACY, REWARD_MARGIN, THROUGHPUT, TOKEN_ACCURACY,
+};
 use peft_tune_core::recipe::{OptimizerOffload, Sharding};
 use peft_tune_core::space::Distribution;
 use peft_tune_core::study::{ParamValue, Params};
@@ -32,8 +34,15 @@ const NATIVE_KEYS: &[&[&str]] = &[
     &["trial", "memory_limit"],
 ];
 
-/// The native engine's metrics that trials in TRL have too.
-const TRL_METRICS: [&str; 4] = [THROUGHPUT, PEAK_MEMORY, LOSS, TOKEN_ACCURACY];
+/// Metrics of trained recipes that trials in TRL have.
+const TRL_METRICS: [&str; 6] = [
+    THROUGHPUT,
+    PEAK_MEMORY,
+    LOSS,
+    TOKEN_ACCURACY,
+    REWARD_ACCURACY,
+    REWARD_MARGIN,
+];
 
 impl Context<'_> {
     /// What runs the trials: what is `asked` for, else what the file names.
@@ -227,7 +236,7 @@ impl Context<'_> {
 
 /// Refuses a metric that the native engine alone measures.
 fn refuse_metric_for_trl(metric: &str, at: impl FnOnce() -> Box<Span>) -> Result<(), SpaceError> {
-    let is_of_engine = metric == EXACT_MATCH || NATIVE_METRICS.contains(&metric);
+    let is_of_engine = metric == EXACT_MATCH || RECIPE_METRICS.contains(&metric);
     if !is_of_engine || TRL_METRICS.contains(&metric) {
         return Ok(());
     }

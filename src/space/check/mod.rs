@@ -15,9 +15,10 @@ mod sharding;
 mod study_file;
 mod target;
 mod track;
+mod trainer;
 mod values;
 
-pub(super) use objective::NATIVE_METRICS;
+pub(super) use objective::RECIPE_METRICS;
 pub use recipe_file::{RecipeFile, RecipeFileError};
 
 use super::SpaceError;

@@ -6,14 +6,14 @@ use crate::space::error::nearest;
 use crate::space::file::{Bytes, Count, Entries, FileValue, ObjectiveEntry};
 use crate::space::yaml::Span;
 use peft_tune_core::objective::{
-    Bound, Constraint, Direction, EXACT_MATCH, LOSS, LOSS_KEPT_PERCENT, Objective, PEAK_MEMORY, THROUGHPUT,
-    TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
+    Bound, Constraint, Direction, EXACT_MATCH, LOSS, LOSS_KEPT_PERCENT, Objective, PEAK_MEMORY, REWARD_ACCURACY,
+    REWARD_MARGIN, THROUGHPUT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
 };
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::ParamValue;
 
-/// The metrics of the native backend that a study may trade off or bound; others have them, or some of them.
-pub(in crate::space) const NATIVE_METRICS: [&str; 7] = [
+/// Metrics of trained recipes that a study may trade off or bound; a backend and a trainer have some of them.
+pub(in crate::space) const RECIPE_METRICS: [&str; 9] = [
     THROUGHPUT,
     PEAK_MEMORY,
     LOSS,
@@ -21,6 +21,8 @@ pub(in crate::space) const NATIVE_METRICS: [&str; 7] = [
     TOKEN_ACCURACY_LOST_PERCENT,
     LOSS_KEPT_PERCENT,
     TOP1_AGREEMENT_PERCENT,
+    REWARD_ACCURACY,
+    REWARD_MARGIN,
 ];
 /// Metrics of a study's answers, each with what is better of it; `None` where a command runs the trials, which may report any.
 pub(super) type Scored<'a> = Option<&'a [(String, Direction)]>;
@@ -135,7 +137,7 @@ impl Context<'_> {
 fn check_metric(metric: &str, scored: Scored<'_>, at: impl Fn() -> Box<Span>) -> Result<(), SpaceError> {
     if let Some(scored) = scored {
         let named = scored.iter().map(|(name, _)| name.clone());
-        let known: Vec<String> = NATIVE_METRICS.map(String::from).into_iter().chain(named).collect();
+        let known: Vec<String> = RECIPE_METRICS.map(String::from).into_iter().chain(named).collect();
         if metric == EXACT_MATCH && !known.iter().any(|name| name == metric) {
             return Err(SpaceError::Rejected {
                 at: at(),
@@ -164,7 +166,7 @@ fn check_metric(metric: &str, scored: Scored<'_>, at: impl Fn() -> Box<Span>) ->
 fn expected_value(metric: &str) -> &'static str {
     match metric {
         PEAK_MEMORY => "a size such as 22 GiB",
-        TOKEN_ACCURACY | EXACT_MATCH => "a share from 0 to 1, such as 0.62 or 62%",
+        TOKEN_ACCURACY | EXACT_MATCH | REWARD_ACCURACY => "a share from 0 to 1, such as 0.62 or 62%",
         TOKEN_ACCURACY_LOST_PERCENT => "a percentage of at most 100, such as 1.2",
         TOP1_AGREEMENT_PERCENT => "a percentage from 0 to 100, such as 98.8",
         LOSS_KEPT_PERCENT => "a percentage such as 99.5",
@@ -200,7 +202,7 @@ fn metric_value(metric: &str, text: &str) -> Option<f64> {
     let plain = |text: &str| text.parse::<f64>().ok().filter(|value| value.is_finite());
     let percent = text.strip_suffix('%').and_then(|text| plain(text.trim_end()));
     let number = match (percent, metric) {
-        (Some(percent), TOKEN_ACCURACY | EXACT_MATCH) => Some(percent / 100.0),
+        (Some(percent), TOKEN_ACCURACY | EXACT_MATCH | REWARD_ACCURACY) => Some(percent / 100.0),
         (Some(percent), LOSS_KEPT_PERCENT | TOP1_AGREEMENT_PERCENT | TOKEN_ACCURACY_LOST_PERCENT) => Some(percent),
         _ => plain(text),
     };
@@ -211,7 +213,7 @@ fn metric_value(metric: &str, text: &str) -> Option<f64> {
 /// Whether a metric can have this value: a share of 62 is a mistake for 0.62.
 fn is_possible(metric: &str, value: f64) -> bool {
     match metric {
-        TOKEN_ACCURACY | EXACT_MATCH => (0.0..=1.0).contains(&value),
+        TOKEN_ACCURACY | EXACT_MATCH | REWARD_ACCURACY => (0.0..=1.0).contains(&value),
         TOKEN_ACCURACY_LOST_PERCENT => value <= 100.0,
         TOP1_AGREEMENT_PERCENT => (0.0..=100.0).contains(&value),
         LOSS_KEPT_PERCENT => value >= 0.0,

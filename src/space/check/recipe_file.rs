@@ -61,6 +61,7 @@ fn recipe_of(document: &Document, options: ReadOptions) -> Result<Recipe, SpaceE
         let keys: Vec<&str> = row.field.split('.').collect();
         context.check_row(row, &recipe, &keys)?;
     }
+    context.settle_rows(&mut recipe)?;
     context.check_schedule(&recipe)?;
     context.check_shared_out(&recipe)?;
     context.check_offload(&recipe)?;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Context;
-use super::objective::NATIVE_METRICS;
+use super::objective::RECIPE_METRICS;
 use crate::space::SpaceError;
 use crate::space::file::{ScoreEntry, StudyFile};
 use peft_tune_core::objective::{Direction, EXACT_MATCH};
@@ -126,7 +126,7 @@ impl Context<'_> {
         let is_word = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
         let message = if name.is_empty() || !name.chars().all(is_word) {
             "the name of a metric has letters, digits and `_`, `-`, `.` or `/`"
-        } else if NATIVE_METRICS.contains(&name) || name == EXACT_MATCH {
+        } else if RECIPE_METRICS.contains(&name) || name == EXACT_MATCH {
             "the engine has a metric of this name; give the program's another"
         } else {
             return Ok(());

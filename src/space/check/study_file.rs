@@ -15,7 +15,7 @@ use crate::space::study::{Backend, Budget, Source, Study};
 use crate::space::yaml::Document;
 use peft_tune_core::hexadecimal;
 use peft_tune_core::recipe::settings::settings;
-use peft_tune_core::recipe::{DataSettings, Recipe};
+use peft_tune_core::recipe::{DataSettings, Recipe, TrainerKind};
 use peft_tune_core::space::Distribution;
 use peft_tune_core::study::{LauncherSettings, ParamValue};
 use peft_tune_search::SamplerChoice;
@@ -66,10 +66,18 @@ fn study_of(document: Document, options: ReadOptions, asked: Option<Backend>) ->
     if matches!(backend, Backend::Trl(_)) {
         context.refuse_values_for_trl(&parameters, &baseline)?;
     }
+    let trainer = match trains {
+        true => context.trainer(&parameters, &baseline)?,
+        false => TrainerKind::default(),
+    };
     let score = context.score(&file)?;
     let scored = score_metrics(score.as_ref());
     let metrics = trains.then_some(scored.as_slice());
-    let mut objectives = context.objectives(&file.objectives, metrics)?;
+    let entries = context.objectives_of(&file, trainer, &parameters);
+    if trains {
+        context.check_metrics_of(trainer, &parameters, (&entries, &file))?;
+    }
+    let mut objectives = context.objectives(&entries, metrics)?;
     let mut constraints = context.constraints(&file.constraints, metrics)?;
     let mut plan = context.plan(&file, score, &objectives, &constraints, trains)?;
     if trains {
@@ -226,6 +234,7 @@ impl Context<'_> {
                 })?;
             }
         }
+        self.settle_rows(&mut recipe)?;
         if recipe.data.held_out_length.is_none() {
             recipe.data.held_out_length = longest_sequence(&recipe, parameters);
         }

@@ -4,6 +4,7 @@ use super::Context;
 use crate::space::SpaceError;
 use crate::space::file::{DetailedParameter, FileValue, Number};
 use crate::space::yaml::Span;
+use peft_tune_core::recipe::TrainerKind;
 use peft_tune_core::recipe::settings::{FloatRange, Legal, SettingRow};
 use peft_tune_core::space::{Bounds, Distribution, Scale};
 use peft_tune_core::study::ParamValue;
@@ -43,10 +44,23 @@ impl ValueReader<'_> {
             at: self.at(keys),
             parameter: self.name.to_owned(),
             value: value.to_string(),
-            legal: self
-                .legal()
-                .map_or_else(|| "one value, or a list of names".to_owned(), Legal::to_string),
+            legal: self.legal_words(value),
         })
+    }
+
+    /// The legal values in words; of a trainer that is none of them the reason, too.
+    fn legal_words(&self, value: &FileValue) -> String {
+        let Some(row) = self.row else {
+            return "one value, or a list of names".to_owned();
+        };
+        let why_not = match value.to_param() {
+            Some(ParamValue::Text(name)) if row.name == "trainer" => TrainerKind::why_not(&name),
+            _ => None,
+        };
+        match why_not {
+            Some(reason) => format!("{} ({value} {reason})", row.legal),
+            None => row.legal.to_string(),
+        }
     }
 
     pub(super) fn choices(&self, keys: &[&str], choices: &[FileValue]) -> Result<Values, SpaceError> {

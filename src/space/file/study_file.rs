@@ -14,7 +14,7 @@ use super::{
     Bytes, ConfirmEntry, Count, Entries, FileValue, ParameterEntry, PrunerEntry, ScoreEntry, Seconds, StopEntry,
     TrackEntry, WarmStartEntry,
 };
-use crate::space::check::NATIVE_METRICS;
+use crate::space::check::RECIPE_METRICS;
 use crate::tools::Tool;
 use peft_tune_core::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::quantity::{self, PositiveCount};
@@ -33,7 +33,7 @@ pub struct StudyFile {
     pub model: Option<String>,
     /// What to train and evaluate on; paths are relative to this file.
     pub data: Option<DataSettings>,
-    /// Metrics to trade off, 1 to 4; default `[throughput, peak_memory, loss]`.
+    /// Metrics to trade off, 1 to 4; default `[throughput, peak_memory, loss]`, with `reward_accuracy` for `loss` where `beta` is searched.
     #[serde(default = "default_objectives")]
     pub objectives: Vec<ObjectiveEntry>,
     /// Bounds by metric, such as `peak_memory: "<= 22 GiB"`; a setting that breaks one is never recommended.
@@ -105,7 +105,7 @@ fn stack_schema(_: &mut SchemaGenerator) -> Schema {
 pub struct ObjectiveEntry(pub ObjectiveDetails);
 
 impl ObjectiveEntry {
-    fn named(metric: &str) -> Self {
+    pub(in crate::space) fn named(metric: &str) -> Self {
         Self(ObjectiveDetails {
             metric: metric.to_owned(),
             direction: None,
@@ -120,7 +120,8 @@ impl ObjectiveEntry {
 #[serde(deny_unknown_fields)]
 pub struct ObjectiveDetails {
     /// `throughput`, `peak_memory`, `loss`, `token_accuracy`, `token_accuracy_lost_percent`, `loss_kept_percent`,
-    /// `top1_agreement_percent`, what `score` measures, or any metric that a command backend reports.
+    /// `top1_agreement_percent`, `reward_accuracy` and `reward_margin` of preferences, what `score` measures, or any metric that a command
+    /// backend reports.
     pub metric: String,
     /// Default: `maximize` for throughput and accuracies, `minimize` for anything else.
     pub direction: Option<Direction>,
@@ -307,7 +308,7 @@ name_or_map!(
     ObjectiveEntry,
     "Objective",
     |details: ObjectiveDetails| {
-        "anyOf": [{"type": "string", "enum": NATIVE_METRICS}, {"type": "string"}, details]
+        "anyOf": [{"type": "string", "enum": RECIPE_METRICS}, {"type": "string"}, details]
     }
 );
 

@@ -118,10 +118,10 @@ space.yaml:4:22: key `trial.evaluation.fp32_training`: trials in TRL are not com
 space.yaml:4:1: key `launcher`: trials in TRL run on this machine so far; remove it, or search with the native backend
 space.yaml:4:1: key `launcher`: trials in TRL run on this machine so far; remove it, or search with the native backend
 space.yaml:4:1: key `launcher`: trials in TRL run on this machine so far; remove it, or search with the native backend
-space.yaml:4:20: key `objectives[1]`: trials in TRL do not measure `loss_kept_percent` so far; write one of throughput, peak_memory, loss, token_accuracy, or search with the native backend
-space.yaml:4:23: key `objectives[0].metric`: trials in TRL do not measure `exact_match` so far; write one of throughput, peak_memory, loss, token_accuracy, or search with the native backend
-space.yaml:4:15: key `constraints.token_accuracy_lost_percent`: trials in TRL do not measure `token_accuracy_lost_percent` so far; write one of throughput, peak_memory, loss, token_accuracy, or search with the native backend
-space.yaml:4:15: key `constraints.top1_agreement_percent`: trials in TRL do not measure `top1_agreement_percent` so far; write one of throughput, peak_memory, loss, token_accuracy, or search with the native backend
+space.yaml:4:20: key `objectives[1]`: trials in TRL do not measure `loss_kept_percent` so far; write one of throughput, peak_memory, loss, token_accuracy, reward_accuracy, reward_margin, or search with the native backend
+space.yaml:4:23: key `objectives[0].metric`: trials in TRL do not measure `exact_match` so far; write one of throughput, peak_memory, loss, token_accuracy, reward_accuracy, reward_margin, or search with the native backend
+space.yaml:4:15: key `constraints.token_accuracy_lost_percent`: trials in TRL do not measure `token_accuracy_lost_percent` so far; write one of throughput, peak_memory, loss, token_accuracy, reward_accuracy, reward_margin, or search with the native backend
+space.yaml:4:15: key `constraints.top1_agreement_percent`: trials in TRL do not measure `top1_agreement_percent` so far; write one of throughput, peak_memory, loss, token_accuracy, reward_accuracy, reward_margin, or search with the native backend
 space.yaml:4:21: key `baseline.devices`: trials in TRL run on one device each so far; write 1, or search with the native backend
 space.yaml:4:31: key `baseline.optimizer_offload`: TRL updates on the host through DeepSpeed, which trials do not start so far; write none, or search with the native backend"##);
     let values = [

@@ -30,7 +30,7 @@ fn unknown_keys_are_named_at_every_level_with_what_was_meant() {
     insta::assert_snapshot!(space("  rnak: [4, 8]"), @"space.yaml:5:3: unknown key `space.rnak`; did you mean `rank`?");
     insta::assert_snapshot!(space("  per_device_train_batch_size: [4, 8]"), @"space.yaml:5:3: unknown key `space.per_device_train_batch_size`; did you mean `micro_batch`?");
     insta::assert_snapshot!(space("  rank: {low: 4, hihg: 8}"), @"space.yaml:5:18: unknown key `space.rank.hihg`; did you mean `high`?");
-    insta::assert_snapshot!(space("  zebra: 8"), @"space.yaml:5:3: unknown key `space.zebra`; write one of method, precision, activation_quantization, weight_sparsity, quantization_aware, precision_schedule, rank, alpha, alpha_ratio, dropout, target_modules, rslora, dora, init, bias, lora_bias, sequence_length, packing, group_by_length, micro_batch, devices, sharding, gradient_accumulation, global_batch, prefetch_depth, gradient_checkpointing, optimizer, optimizer_offload, learning_rate, schedule, warmup, lr_decay, lr_decay_type, min_lr_rate, weight_decay, momentum, nesterov, beta1, beta2, epsilon, max_grad_norm, loraplus_ratio");
+    insta::assert_snapshot!(space("  zebra: 8"), @"space.yaml:5:3: unknown key `space.zebra`; write one of method, precision, activation_quantization, weight_sparsity, quantization_aware, precision_schedule, rank, alpha, alpha_ratio, dropout, target_modules, rslora, dora, init, bias, lora_bias, sequence_length, packing, group_by_length, micro_batch, devices, sharding, gradient_accumulation, global_batch, prefetch_depth, gradient_checkpointing, optimizer, optimizer_offload, learning_rate, schedule, warmup, lr_decay, lr_decay_type, min_lr_rate, weight_decay, momentum, nesterov, beta1, beta2, epsilon, max_grad_norm, loraplus_ratio, trainer, beta, reference");
     insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, colums: {}}\nspace: {rank: [1, 2]}")), @"space.yaml:2:28: unknown key `data.colums`; did you mean `columns`?");
 }
 
@@ -58,7 +58,7 @@ fn values_of_the_wrong_type_are_named() {
     insta::assert_snapshot!(space("  optimizer: {low: 1, high: 8}"), @"space.yaml:5:3: key `space.optimizer`: found a range; write a list of choices, each one of adamw, sgd, adamw_8bit, paged_adamw, paged_adamw_8bit, lion, lion_8bit, adafactor, muon, adamw_schedulefree");
     insta::assert_snapshot!(space("  learning_rate: {low: 1e-5, high: 1e-3, scale: logarithmic}"), @"space.yaml:5:49: key `space.learning_rate.scale`: found `logarithmic`; write one of linear, log");
     insta::assert_snapshot!(message(read("model: ./base\ndata: {train: {a: 1}}\nspace: {rank: [1, 2]}")), @"space.yaml:2:16: unknown key `data.train.a`; write one of file, weight");
-    insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, format: parquet}\nspace: {rank: [1, 2]}")), @"space.yaml:2:36: key `data.format`: found `parquet`; write one of auto, alpaca, sharegpt, messages, prompt_completion, text, tokenized");
+    insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, format: parquet}\nspace: {rank: [1, 2]}")), @"space.yaml:2:36: key `data.format`: found `parquet`; write one of auto, alpaca, sharegpt, messages, prompt_completion, text, tokenized, preference, unpaired_preference");
     insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, held_out: {a: 1}}\nspace: {rank: [1, 2]}")), @"space.yaml:2:38: key `data.held_out`: write a fraction such as 0.1, a file or a list of files");
     insta::assert_snapshot!(message(read("- rank\n- alpha\n")), @"space.yaml:1:1: the file as a whole: found a list; write keys and values");
 }
@@ -162,15 +162,15 @@ fn files_that_are_not_there_are_named() {
 #[test]
 fn objectives_and_constraints_must_be_measurable() {
     insta::assert_snapshot!(top("objectives: [throughput, los]"), @"space.yaml:3:26: key `objectives[1]`: unknown metric `los`; did you mean `loss`?");
-    insta::assert_snapshot!(top("objectives: [throughput, f1]"), @"space.yaml:3:26: key `objectives[1]`: unknown metric `f1`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent");
+    insta::assert_snapshot!(top("objectives: [throughput, f1]"), @"space.yaml:3:26: key `objectives[1]`: unknown metric `f1`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent, reward_accuracy, reward_margin");
     insta::assert_snapshot!(top("objectives: [loss, throughput, loss]"), @"space.yaml:3:32: key `objectives[2]`: loss appears twice; remove one");
     insta::assert_snapshot!(top("objectives: []"), @"space.yaml:3:1: key `objectives`: a study has 1 to 4 objectives, not 0; name at least one metric");
     insta::assert_snapshot!(top("objectives: [{metric: loss, direction: maximize}]"), @"space.yaml:3:40: key `objectives[0].direction`: the direction of `loss` is minimize; remove this key");
     insta::assert_snapshot!(top("objectives: [{metric: peak_memory, reference: 24 apples}]"), @"space.yaml:3:47: key `objectives[0].reference`: found `24 apples`; write a size such as 22 GiB");
     insta::assert_snapshot!(top("constraints: {peak_memory: 22 GiB}"), @r#"space.yaml:3:28: key `constraints.peak_memory`: found `22 GiB`; write a bound in quotes, "<= .." or ">= ..", with a size such as 22 GiB"#);
     insta::assert_snapshot!(top("constraints: {peak_memory: <= 22 Gigs}"), @r#"space.yaml:3:28: key `constraints.peak_memory`: found `<= 22 Gigs`; write a bound in quotes, "<= .." or ">= ..", with a size such as 22 GiB"#);
-    insta::assert_snapshot!(top("constraints: {memory: <= 22 GiB}"), @"space.yaml:3:15: key `constraints.memory`: unknown metric `memory`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent");
-    insta::assert_snapshot!(top("objectives: [accuracy]"), @"space.yaml:3:14: key `objectives[0]`: unknown metric `accuracy`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent");
+    insta::assert_snapshot!(top("constraints: {memory: <= 22 GiB}"), @"space.yaml:3:15: key `constraints.memory`: unknown metric `memory`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent, reward_accuracy, reward_margin");
+    insta::assert_snapshot!(top("objectives: [accuracy]"), @"space.yaml:3:14: key `objectives[0]`: unknown metric `accuracy`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent, reward_accuracy, reward_margin");
     insta::assert_snapshot!(top("constraints: {token_accuracy: '>= 62'}"), @r##"space.yaml:3:31: key `constraints.token_accuracy`: found `>= 62`; write a bound in quotes, "<= .." or ">= ..", with a share from 0 to 1, such as 0.62 or 62%"##);
     insta::assert_snapshot!(top("constraints: {top1_agreement_percent: '>= 120'}"), @r##"space.yaml:3:39: key `constraints.top1_agreement_percent`: found `>= 120`; write a bound in quotes, "<= .." or ">= ..", with a percentage from 0 to 100, such as 98.8"##);
     insta::assert_snapshot!(top("objectives: [{metric: token_accuracy, reference: 3}]"), @"space.yaml:3:50: key `objectives[0].reference`: found `3`; write a share from 0 to 1, such as 0.62 or 62%");
@@ -336,7 +336,7 @@ space.yaml:3:41: key `score.metrics.f1`: found `up`; write one of minimize, maxi
 space.yaml:3:61: key `score.timeout`: no program keeps a limit of 0; raise it, or remove the key
 space.yaml:3:60: key `score.folder`: there is no folder nowhere; correct the path (it is relative to the folder of this file)
 space.yaml:4:38: key `objectives[0].direction`: the direction of `f1` is maximize; remove this key
-space.yaml:4:14: key `objectives[0]`: unknown metric `f2`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent, f1
+space.yaml:4:14: key `objectives[0]`: unknown metric `f2`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent, reward_accuracy, reward_margin, f1
 space.yaml:3:32: key `score.rows`: found the number 0; write a whole number, 1 or more, such as 60000, 60k or 1.5M
 space.yaml:3:28: key `constraints.exact_match`: found `>= 50`; write a bound in quotes, "<= .." or ">= ..", with a share from 0 to 1, such as 0.62 or 62%
 space.yaml:4:37: key `trial.evaluation.fp32_training`: `token_accuracy_lost_percent` is what this measures, and the study asks for it; remove this key"##);
