@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::recipe;
 use crate::tools::Tool;
+use peft_tune_core::recipe::TrainerKind;
 
 /// Whose file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +36,17 @@ impl ExportFormat {
     /// Description of the format, in one line.
     pub fn about(self) -> &'static str {
         self.tool().map_or(recipe::ABOUT, Tool::about_file)
+    }
+
+    /// Names that the file may have which is started with.
+    pub fn file_names(self) -> Vec<&'static str> {
+        self.tool().map_or(vec![recipe::FILE_NAME], |tool| tool.file_names().collect())
+    }
+
+    /// Name of the file that is started with for a trainer.
+    pub fn file_for(self, trainer: TrainerKind) -> &'static str {
+        let of_tool = self.tool().and_then(|tool| tool.file_for(trainer));
+        of_tool.unwrap_or(self.file_name())
     }
 
     /// Name of the file that is started with.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::{ExportError, ExportFormat, recipe};
 use crate::tools::Tool;
 use crate::tools::export::{ExportInput, Exported, Rendered};
-use peft_tune_core::recipe::OptimizerKind;
+use peft_tune_core::recipe::{OptimizerKind, Recipe};
 use peft_tune_core::whole_file::write_whole;
 
 /// Writes `input` for one tool into `directory`, which is made where it is missing. The file appears whole or not at
@@ -27,7 +27,8 @@ pub fn write(
         ExportFormat::Tool(tool) => tool.render(input, directory)?,
     };
     let paths: Vec<PathBuf> = files.iter().map(|(name, _)| directory.join(name)).collect();
-    let is_own = |name: &str| name == format.file_name();
+    let own = format.file_for(input.recipe.trainer);
+    let is_own = |name: &str| name == own;
     files.retain(|(name, text)| is_own(name) || !has_text(&directory.join(name), text));
     // Looked at before the first is written, so that none is where another is in the way.
     let mut wanted = files.iter().map(|(name, _)| directory.join(name));
@@ -41,15 +42,18 @@ pub fn write(
 }
 
 impl ExportFormat {
-    /// Refuses a directory in which the tool's file is already, and an optimizer that the tool has not, before anything
-    /// is written.
+    /// Refuses a directory in which the tool's file is already, and an optimizer or a trainer that the tool has not, before
+    /// anything is written.
     ///
     /// # Errors
     /// Where the file that the tool is started with is in `directory` and `force` is not given, or there is no such
-    /// optimizer.
-    pub fn may_be_written(self, optimizer: OptimizerKind, directory: &Path, force: bool) -> Result<(), ExportError> {
-        check_optimizer(self, optimizer)?;
-        let path = directory.join(self.file_name());
+    /// optimizer or trainer.
+    pub fn may_be_written(self, recipe: &Recipe, directory: &Path, force: bool) -> Result<(), ExportError> {
+        check_optimizer(self, recipe.optimizer.kind)?;
+        if let Some(tool) = self.tool() {
+            tool.check_trainer(recipe)?;
+        }
+        let path = directory.join(self.file_for(recipe.trainer));
         match !force && path.symlink_metadata().is_ok() {
             true => Err(ExportError::Exists { path }),
             false => Ok(()),

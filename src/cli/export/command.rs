@@ -98,7 +98,7 @@ impl<'a> TrialExport<'a> {
         let facts = KnownFacts::of(&chosen.recipe);
         let need = Need::of(chosen, format, &facts, args)?;
         format
-            .may_be_written(chosen.recipe.optimizer.kind, &folder, args.force)
+            .may_be_written(&chosen.recipe, &folder, args.force)
             .map_err(CliError::bad_input)?;
         Ok(Self {
             chosen,

@@ -8,6 +8,7 @@ libraries print to standard error. Nothing is trained, and nothing is downloaded
 import ast
 import contextlib
 import dataclasses
+import importlib
 import importlib.metadata
 import importlib.util
 import io
@@ -38,14 +39,27 @@ def check_peft(directory):
     return f"LoraConfig of rank {config.r}, alpha {config.lora_alpha}"
 
 
+#: Modules and names of the training arguments of TRL's trainers.
+CONFIGS_OF_TRL = {
+    "sft": ("trl", "SFTConfig"),
+    "dpo": ("trl", "DPOConfig"),
+    "kto": ("trl", "KTOConfig"),
+    "orpo": ("trl.experimental.orpo", "ORPOConfig"),
+}
+
+
 def arguments_of_trl(directory):
-    """Training arguments, the LoraConfig and the data sets, by the parser of `trl sft`."""
+    """Training arguments, the LoraConfig and the data sets, by the parser of `trl sft`, or of the trainer that the file is for."""
+    trainer = next(name for name in CONFIGS_OF_TRL if (directory / f"trl_{name}.yaml").is_file())
+    module, name = CONFIGS_OF_TRL[trainer]
     try:
-        from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig, TrlParser, get_peft_config
-    except ImportError as error:
+        from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, TrlParser, get_peft_config
+
+        config = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
         raise CannotAsk(error) from error
-    parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig, DatasetMixtureConfig))
-    arguments = ["--config", str(directory / "trl_sft.yaml"), "--use_cpu", "true"]
+    parser = TrlParser((ScriptArguments, config, ModelConfig, DatasetMixtureConfig))
+    arguments = ["--config", str(directory / f"trl_{trainer}.yaml"), "--use_cpu", "true"]
     _, training, model, data = parser.parse_args_and_config(args=arguments, fail_with_unknown_args=True)
     return training, get_peft_config(model), data, model.model_name_or_path
 
@@ -55,7 +69,7 @@ def check_trl(directory):
     rank = "no adapter" if adapter is None else f"LoraConfig of rank {adapter.r}, alpha {adapter.lora_alpha}"
     template = template_of_trl(training, model) if getattr(training, "assistant_only_loss", False) else ""
     optimizer = getattr(training.optim, "value", training.optim)
-    return f"SFTConfig with {optimizer} at {training.learning_rate:g}, {rank}{template}"
+    return f"{type(training).__name__} with {optimizer} at {training.learning_rate:g}, {rank}{template}"
 
 
 def template_of_trl(training, model):

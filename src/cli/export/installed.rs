@@ -81,7 +81,9 @@ impl CheckArgs {
         let verdicts = verdicts_of(&output, python, folders.len())?;
         let mut refused = Vec::new();
         for (folder, verdict) in folders.iter().zip(verdicts) {
-            let file = folder.join(format.file_name());
+            let mut names = format.file_names().into_iter().map(|name| folder.join(name));
+            let file = names.find(|file| file.is_file());
+            let file = file.unwrap_or_else(|| folder.join(format.file_name()));
             let (file, python) = (file.display(), python.display());
             let tool = format!(
                 "{} {}",

@@ -4,6 +4,7 @@ mod args;
 mod chosen_trials;
 mod command;
 mod installed;
+mod preference_rows;
 mod rows;
 mod saved_dataset;
 mod study;

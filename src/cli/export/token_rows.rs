@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::args::Args;
+use super::preference_rows::PreferenceFiles;
 use super::saved_dataset;
 use super::token_row::TokenRow;
 use crate::cli::CliError;
@@ -88,7 +89,10 @@ impl RowsForTool {
             }
             return Ok(Self { written: None, lines });
         }
-        let written = rows.write(input.recipe, token_files, folder, args.force)?;
+        let written = match input.recipe.trainer.is_sft() {
+            true => rows.write(input.recipe, token_files, folder, args.force)?,
+            false => rows.write_preferences(input.recipe, facts, folder, args.force)?,
+        };
         Ok(Self {
             lines: vec![format!("{why}; {}", written.line)],
             written: Some(written),
@@ -102,15 +106,7 @@ impl TrainedTokens {
     /// # Errors
     /// Why they cannot be had: the model or a file of data is not there, or cannot be read any more.
     fn of(recipe: &Recipe, facts: &KnownFacts) -> Result<Self, String> {
-        let Some(folder) = &facts.model_folder else {
-            return Err(format!("the files of `{}` are not on this machine", recipe.model));
-        };
-        let files = HubSettings::from_env()
-            .map_err(|error| error.to_string())
-            .and_then(|settings| {
-                ModelFiles::resolve_with(&folder.to_string_lossy(), &settings).map_err(|error| error.to_string())
-            })?;
-        let prepared = PreparedData::of_recipe(recipe, &files);
+        let prepared = PreparedData::of_recipe(recipe, &model_files(recipe, facts)?);
         prepared.map(Self).map_err(|error| error.to_string())
     }
 
@@ -163,9 +159,7 @@ impl TrainedTokens {
         force: bool,
     ) -> Result<WrittenRows, CliError> {
         let (train, held_out) = (self.0.train(), self.0.held_out());
-        let folder = make_folder(folder)
-            .and_then(|()| std::path::absolute(folder))
-            .map_err(|error| CliError::cannot_write(folder, &error, "--output"))?;
+        let folder = made(folder)?;
         let (mut data, mut saved) = (None, None);
         let files = match token_files {
             TokenFiles::SavedDataset => {
@@ -205,6 +199,58 @@ impl TrainedTokens {
             line,
         })
     }
+}
+
+impl TrainedTokens {
+    /// Writes the rows of a recipe whose trainer compares answers into `folder`: as text, which such trainers tokenise themselves.
+    ///
+    /// # Errors
+    /// Bad input: another file is in the way, or the folder cannot be written to.
+    fn write_preferences(
+        &self,
+        recipe: &Recipe,
+        facts: &KnownFacts,
+        folder: &Path,
+        force: bool,
+    ) -> Result<WrittenRows, CliError> {
+        let folder = made(folder)?;
+        let files = model_files(recipe, facts).map_err(CliError::bad)?;
+        let rows = PreferenceFiles {
+            train: folder.join(TRAIN),
+            held_out: folder.join(HELD_OUT),
+        };
+        let refuse = |path: &Path, error: &io::Error| match error.kind() {
+            io::ErrorKind::AlreadyExists => CliError::bad_input(ExportError::Exists { path: path.to_owned() }),
+            _ => CliError::cannot_write(path, error, "--output"),
+        };
+        rows.write(recipe, &files, force, &refuse)?;
+        Ok(WrittenRows {
+            data: Some(rows.settings(&recipe.data)),
+            saved: None,
+            line: format!(
+                "so the rows are written as they are compared: {} to train on, {} held out (--no-data leaves that out)",
+                self.0.train().len(),
+                self.0.held_out().len(),
+            ),
+            files: vec![rows.train, rows.held_out],
+        })
+    }
+}
+
+/// The files of a recipe's model on this machine.
+fn model_files(recipe: &Recipe, facts: &KnownFacts) -> Result<ModelFiles, String> {
+    let Some(folder) = &facts.model_folder else {
+        return Err(format!("the files of `{}` are not on this machine", recipe.model));
+    };
+    let settings = HubSettings::from_env().map_err(|error| error.to_string())?;
+    ModelFiles::resolve_with(&folder.to_string_lossy(), &settings).map_err(|error| error.to_string())
+}
+
+/// The folder, made where it is missing, by its whole path.
+fn made(folder: &Path) -> Result<PathBuf, CliError> {
+    make_folder(folder)
+        .and_then(|()| std::path::absolute(folder))
+        .map_err(|error| CliError::cannot_write(folder, &error, "--output"))
 }
 
 /// The documents of a range.

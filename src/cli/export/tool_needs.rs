@@ -40,6 +40,15 @@ impl Need {
             };
         };
         let recipe = &chosen.recipe;
+        if !recipe.trainer.is_sft() {
+            return match args.strict || args.device.is_some() {
+                true => Err(CliError::bad(format!(
+                    "what `trainer: {}` needs is not predicted so far: export it without --device and --strict",
+                    recipe.trainer
+                ))),
+                false => Ok(None),
+            };
+        }
         let device = args.device.as_deref().map(predict::device).transpose();
         let device = device.map_err(CliError::bad_input)?.map(|sheet| StackDevice { sheet });
         // The study was searched for this tool on a device.

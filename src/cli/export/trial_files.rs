@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
+use super::preference_rows::PreferenceFiles;
 use super::saved_dataset::write_rows;
 use super::token_row::TokenRow;
 use super::token_rows;
@@ -21,10 +23,12 @@ use crate::tools::Tool;
 use crate::tools::export::{ExportInput, Known, RenderError, Rendered, TrainedRows, Warning};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::hexadecimal;
-use peft_tune_core::recipe::{DataFormat, DataSettings, Recipe, TrainingLength};
+use peft_tune_core::recipe::{DataSettings, Recipe, TrainerKind, TrainingLength};
 use peft_tune_core::study::{Metrics, TrialNumber, TrialPlan};
 use peft_tune_core::whole_file::{WholeFile, make_folder};
-use peft_tune_engine::data::{BatchSource, PreparedData, cache_folder, evaluation_batches, make_room};
+use peft_tune_engine::data::{
+    BatchSource, PreparedData, cache_folder, content_digest, evaluation_batches, make_room, on_disk,
+};
 use peft_tune_engine::hub::ModelFiles;
 
 /// Version of what the files of rows hold, which is a part of their names.
@@ -56,8 +60,12 @@ struct TrialFiles {
     model: PathBuf,
     /// File of the rows that are trained on.
     train: PathBuf,
-    /// File of the windows in which held-out rows are scored.
+    /// File of the windows in which held-out rows are scored; of preferences of the rows themselves.
     held_out: PathBuf,
+    /// The tool's trainer: files of preferences are JSON lines of text, and others streams of tokens.
+    trainer: &'static str,
+    /// Tokens that held-out rows of preferences are cut to.
+    held_out_length: usize,
     steps: u64,
     steps_per_epoch: u64,
     epochs: f64,
@@ -91,12 +99,12 @@ impl TrialFiles {
     ///
     /// # Errors
     /// Bad input: a model or data that cannot be used, a plan of nothing, a cache that cannot be written to.
-    fn of(tool: Tool, recipe: &Recipe, plan: &TrialPlan) -> Result<Self, CliError> {
+    fn of(tool: Tool, asked: &Recipe, plan: &TrialPlan) -> Result<Self, CliError> {
         let length = length_of(plan)?;
-        let files = ModelFiles::resolve_weights(&recipe.model, &mut ()).map_err(CliError::bad_input)?;
+        let files = ModelFiles::resolve_weights(&asked.model, &mut ()).map_err(CliError::bad_input)?;
         // The recipe's own seed decides which rows are held out, whatever the trial's is.
-        let data = PreparedData::of_recipe(recipe, &files).map_err(CliError::bad_input)?;
-        let (mut recipe, train) = (recipe.clone(), plan.train.as_ref());
+        let data = PreparedData::of_recipe(asked, &files).map_err(CliError::bad_input)?;
+        let (mut recipe, train) = (asked.clone(), plan.train.as_ref());
         let seed_offset = train.map_or(0, |train| train.seed_offset);
         recipe.training.seed = recipe.training.seed.wrapping_add(seed_offset);
         let source = BatchSource::of_recipe(&data, &recipe).map_err(CliError::bad_input)?;
@@ -105,16 +113,17 @@ impl TrialFiles {
         let refused = refused(tool, &recipe, architecture.as_ref());
 
         let model = std::path::absolute(&files.folder).map_err(CliError::bad_input)?;
-        let rows = CachedRows::of(&data)?;
+        let limit = train.and_then(|train| train.evaluation_rows);
+        let (rows, settings, held_out_windows) = rows_of(asked, &data, &files, limit)?;
+        recipe.data = settings;
         recipe.model = model.to_string_lossy().into_owned();
-        recipe.data = token_rows::settings(&recipe.data, std::slice::from_ref(&rows.train), &rows.held_out);
         recipe.training.length = TrainingLength::Steps(steps);
         recipe.training.seed %= SEEDS;
         let counted = data.train().statistics();
         let known = Known {
             architecture: architecture.as_ref(),
             model_folder: Some(&model),
-            data_format: Some(DataFormat::Tokenized),
+            data_format: Some(recipe.data.format),
             trained: Some(TrainedRows {
                 rows: counted.documents,
                 tokens: counted.tokens,
@@ -122,7 +131,6 @@ impl TrialFiles {
             ..Known::default()
         };
         let rendered = rendered(tool, &recipe, known).map_err(CliError::bad_input)?;
-        let limit = train.and_then(|train| train.evaluation_rows);
         Ok(Self {
             config: started_with(tool, rendered)?,
             train: rows.train,
@@ -130,11 +138,31 @@ impl TrialFiles {
             steps,
             steps_per_epoch: source.steps_per_epoch(),
             epochs: source.epochs_of(steps),
-            held_out_windows: evaluation_batches(data.held_out(), 1, limit).count(),
+            held_out_windows,
+            trainer: recipe.trainer.name(),
+            held_out_length: recipe.data.held_out_length.unwrap_or(recipe.batch.sequence_length),
             refused: refused.iter().map(ToString::to_string).collect(),
             model,
         })
     }
+}
+
+/// Rows of a trial, the data settings that name them, and how many of those held out are scored.
+fn rows_of(
+    recipe: &Recipe,
+    data: &PreparedData,
+    files: &ModelFiles,
+    limit: Option<usize>,
+) -> Result<(CachedRows, DataSettings, usize), CliError> {
+    if recipe.trainer.is_sft() {
+        let rows = CachedRows::of(data)?;
+        let settings = token_rows::settings(&recipe.data, std::slice::from_ref(&rows.train), &rows.held_out);
+        let windows = evaluation_batches(data.held_out(), 1, limit).count();
+        return Ok((rows, settings, windows));
+    }
+    let rows = CachedRows::of_preferences(recipe, data, files)?;
+    let (settings, all) = (rows.settings(&recipe.data), data.held_out().len());
+    Ok((rows.into(), settings, limit.map_or(all, |limit| limit.min(all))))
 }
 
 /// Settings of `recipe` that a trial in `tool` would train otherwise, each with what to do. Rows, length and
@@ -155,6 +183,7 @@ pub(in crate::cli) fn refused(tool: Tool, recipe: &Recipe, architecture: Option<
         let what = format!("{title} has no optimizer `{optimizer}`; search with another one");
         refuse("optimizer.kind", what);
     }
+    refused.extend(refused_of_preferences(title, recipe));
     let mut of_tokens = recipe.clone();
     let no_data = DataSettings::default();
     of_tokens.data = token_rows::settings(&no_data, &["train.rows".into()], Path::new("held_out.rows"));
@@ -177,6 +206,47 @@ pub(in crate::cli) fn refused(tool: Tool, recipe: &Recipe, architecture: Option<
         }),
     }
     refused
+}
+
+/// Settings beside a trainer of preferences that the tool trains otherwise.
+fn refused_of_preferences(title: &str, recipe: &Recipe) -> Vec<Warning> {
+    let trainer = recipe.trainer;
+    if trainer.is_sft() {
+        return Vec::new();
+    }
+    let all = [
+        (
+            trainer == TrainerKind::Orpo && recipe.precision.is_quantized(),
+            "precision",
+            "raises frozen values of quantized models for ORPO, which trials share; set `precision` to fp32, bf16 or fp16",
+        ),
+        (
+            recipe.batch.packing,
+            "batch.packing",
+            "packs no rows of preferences; set `packing: false`",
+        ),
+        (
+            recipe.data.chat_template.is_some(),
+            "data.chat_template",
+            "takes the chat template of the model's own tokenizer for preferences; put it there and remove `data.chat_template`",
+        ),
+        (
+            trainer == TrainerKind::Kto && recipe.batch.micro_batch < 2,
+            "batch.micro_batch",
+            "compares each row of a micro-batch with the one before it in KTO; set `micro_batch` to 2 or more",
+        ),
+        (
+            trainer.row().has_reference && recipe.adapter.is_none() && !recipe.reference.is_each_step(),
+            "reference",
+            "asks the reference of a model that trains whole before the first step, which trials do not; set `reference: each_step`",
+        ),
+    ];
+    let refused = all.into_iter().filter(|(is_so, ..)| *is_so);
+    let warning = |(_, field, what): (bool, &'static str, &str)| Warning {
+        field,
+        message: format!("{title} {what}"),
+    };
+    refused.map(warning).collect()
 }
 
 /// Whether trials are measured with what the tool's file tells of a field: the trial or the model decides it, or, of
@@ -216,9 +286,9 @@ fn rendered(tool: Tool, recipe: &Recipe, known: Known<'_>) -> Result<Rendered, R
 
 /// Text of the file that the tool is started with.
 fn started_with(tool: Tool, rendered: Rendered) -> Result<String, CliError> {
-    let mut files = rendered.files.into_iter();
-    let found = files.find_map(|(name, text)| (name == tool.file_name()).then_some(text));
-    found.ok_or_else(|| CliError::failed(anyhow::anyhow!("{} was not made for {tool}", tool.file_name())))
+    let first = rendered.files.into_iter().next();
+    let found = first.map(|(_, text)| text);
+    found.ok_or_else(|| CliError::failed(anyhow::anyhow!("no file was made for {tool}")))
 }
 
 /// Rows of a trial in the cache.
@@ -233,16 +303,31 @@ impl CachedRows {
     /// # Errors
     /// Bad input: there is no cache, or it cannot be written to.
     fn of(data: &PreparedData) -> Result<Self, CliError> {
-        let folder = cache_folder().ok_or_else(|| {
-            CliError::bad("there is no folder for the rows of the trial; set HOME, or name one as PEFT_TUNE_CACHE")
-        })?;
-        Self::in_folder(&folder, data).map_err(|error| {
-            let folder = folder.display();
-            CliError::bad(format!(
-                "cannot write the rows of the trial into {folder}: {error}; free some space, or name a folder on \
-                 another disk as PEFT_TUNE_CACHE"
-            ))
-        })
+        let folder = cache_folder().ok_or_else(no_folder)?;
+        Self::in_folder(&folder, data).map_err(|error| cannot_write(&folder, &error))
+    }
+
+    /// Finds the rows of a recipe whose trainer compares answers, or writes them.
+    ///
+    /// # Errors
+    /// Bad input: there is no cache, or it cannot be written to.
+    fn of_preferences(recipe: &Recipe, data: &PreparedData, files: &ModelFiles) -> Result<PreferenceFiles, CliError> {
+        let folder = cache_folder().ok_or_else(no_folder)?;
+        let failed = |error: &io::Error| cannot_write(&folder, error);
+        let made = make_folder(&folder).and_then(|()| std::path::absolute(&folder));
+        let made = made.map_err(|error| failed(&error))?;
+        let name = name_of_preferences(recipe, data).map_err(CliError::bad_input)?;
+        let path = |split: &str| made.join(format!("{name}.{split}.rows"));
+        let rows = PreferenceFiles {
+            train: path("train"),
+            held_out: path("held_out"),
+        };
+        let is_there = [&rows.train, &rows.held_out].into_iter().all(|path| is_kept(path));
+        if !is_there {
+            rows.write(recipe, files, true, &|_, error| failed(error))?;
+            make_room(&made, &rows.train);
+        }
+        Ok(rows)
     }
 
     fn in_folder(folder: &Path, data: &PreparedData) -> io::Result<Self> {
@@ -265,11 +350,50 @@ impl CachedRows {
     }
 }
 
+impl From<PreferenceFiles> for CachedRows {
+    fn from(PreferenceFiles { train, held_out }: PreferenceFiles) -> Self {
+        Self { train, held_out }
+    }
+}
+
+fn no_folder() -> CliError {
+    CliError::bad("there is no folder for the rows of the trial; set HOME, or name one as PEFT_TUNE_CACHE")
+}
+
+fn cannot_write(folder: &Path, error: &io::Error) -> CliError {
+    let folder = folder.display();
+    CliError::bad(format!(
+        "cannot write the rows of the trial into {folder}: {error}; free some space, or name a folder on another disk as \
+         PEFT_TUNE_CACHE"
+    ))
+}
+
+/// Name of the rows of preferences of a recipe: their tokens say which they are, and the files what else stands in them.
+fn name_of_preferences(recipe: &Recipe, data: &PreparedData) -> io::Result<String> {
+    let settings = on_disk(&recipe.data).map_err(io::Error::other)?;
+    let mut hash = Sha256::new();
+    hash.update(data.fingerprint());
+    hash.update(format!("{:?} {:?}", settings.format, settings.columns));
+    for path in settings.train.files().chain(settings.held_out.files()) {
+        hash.update(content_digest(path)?);
+    }
+    let length = recipe.batch.sequence_length;
+    Ok(format!("{}-{length}-{LAYOUT}.texts", hexadecimal(&hash.finalize()[..16])))
+}
+
+/// Whether a file of rows is there already. It counts as used.
+fn is_kept(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else {
+        return false;
+    };
+    // Files that were not used for long make room for others. Who may not write keeps them no younger.
+    let _ = file.set_modified(SystemTime::now());
+    true
+}
+
 /// Writes a file of rows that is not there yet. Returns whether it was not.
 fn keep(path: &Path, rows: impl Iterator<Item = TokenRow>) -> io::Result<bool> {
-    if let Ok(file) = File::open(path) {
-        // Files that were not used for long make room for others. Who may not write keeps them no younger.
-        let _ = file.set_modified(SystemTime::now());
+    if is_kept(path) {
         return Ok(false);
     }
     // Another worker may write the same at once: the last file stays, and readers keep the one that they have mapped.

@@ -175,9 +175,11 @@ impl<'a> Draft<'a> {
     /// The file, headed by what could not be said; `body` stands below the YAML.
     pub(in crate::tools) fn finish(mut self, usage: &str, advice: Advice, body: &str) -> Rendered {
         self.warn_of_unsaid(advice);
-        let usage = format!("{usage} {}", self.tool.file_name());
+        let name = self.tool.file_for(self.recipe().trainer);
+        let name = name.unwrap_or(self.tool.file_name());
+        let usage = format!("{usage} {name}");
         let text = self.input.header(&usage, &self.warnings) + &self.yaml.finish() + body;
-        Rendered::new(self.tool.file_name(), text, self.warnings)
+        Rendered::new(name, text, self.warnings)
     }
 
     /// Finishes a file that has no comments: what could not be said stands in a note beside it.

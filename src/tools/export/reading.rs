@@ -93,7 +93,8 @@ impl Tool {
                     false => format!("prompt and completion of {rows} share a token"),
                 }
             }),
-            (rows.unread_columns > 0 && !reading.passes_over_columns)
+            // Trainers of preferences take the columns that they know.
+            (rows.unread_columns > 0 && !reading.passes_over_columns && !format.is_of_preferences())
                 .then(|| "it would look at columns that the trials passed over".to_owned()),
             (is_chat && rows.chosen_stops > 0).then(|| {
                 format!(
@@ -133,5 +134,7 @@ fn spoken(format: DataFormat) -> &'static str {
         DataFormat::PromptCompletion => "prompts and completions",
         DataFormat::Text => "texts",
         DataFormat::Tokenized => "token ids",
+        DataFormat::Preference => "pairs of answers",
+        DataFormat::UnpairedPreference => "good and bad answers",
     }
 }

@@ -23,8 +23,8 @@ pub(super) struct SplitFiles {
 }
 
 impl SplitFiles {
-    /// The card that names these files, absolute, since the library looks for others in the folder of the card.
-    pub(super) fn to_card(&self) -> String {
+    /// The card that names these files for a `config`, absolute, since the library looks for others in the folder of the card.
+    pub(super) fn to_card(&self, config: &str) -> String {
         let line = |split: &str, files: &[PathBuf]| {
             let files = files
                 .iter()
@@ -34,7 +34,7 @@ impl SplitFiles {
             format!("  - split: {split}\n    path: {}\n", json!(files))
         };
         format!(
-            "---\nconfigs:\n- config_name: default\n  data_files:\n{}{}---\n\nThe files that trl_sft.yaml trains on and evaluates.\n",
+            "---\nconfigs:\n- config_name: default\n  data_files:\n{}{}---\n\nThe files that {config} trains on and evaluates.\n",
             line(TRAIN, &self.train),
             line(HELD_OUT, &self.held_out),
         )
@@ -77,7 +77,7 @@ mod tests {
             train: vec!["/data/train: 1.jsonl".into(), "/data/more.jsonl".into()],
             held_out: vec!["/data/held_out.jsonl".into()],
         };
-        std::fs::write(folder.path().join("README.md"), files.to_card()).unwrap();
+        std::fs::write(folder.path().join("README.md"), files.to_card("trl_sft.yaml")).unwrap();
         assert_eq!(SplitFiles::of_folder(folder.path(), [TRAIN, HELD_OUT]), Some(files));
         assert_eq!(SplitFiles::of_folder(folder.path(), ["train_sft", HELD_OUT]), None);
     }

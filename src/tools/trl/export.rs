@@ -1,4 +1,4 @@
-//! `trl_sft.yaml`: the file that `trl sft --config` (TRL 1.16, transformers 5.23) reads.
+//! `trl_sft.yaml`: the file that `trl sft --config` (TRL 1.16, transformers 5.23) reads, and those of TRL's trainers of preferences.
 //!
 //! TRL refuses unknown keys and has defaults of its own (gradient checkpointing is on, for one), so everything that the
 //! recipe decides is written out, and nothing else but the output folder. Its `assistant_only_loss` asks for a chat template that
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::dataset_card::{self, SplitFiles};
+use super::preference;
 use crate::tools::Tool;
 use crate::tools::export::draft::{Advice, Draft, Word, builder_of, on_hub};
 use crate::tools::export::hf_trainer::{TRAINER_SHARES, TrainerWords};
@@ -23,12 +24,15 @@ use peft_tune_core::recipe::{
 pub(super) const EXPORT: ExportRow = ExportRow {
     about: "trl_sft.yaml, for trl sft --config",
     file_name: "trl_sft.yaml",
+    other_trainers: preference::FILES,
     reading: Some(Reading {
         formats: &[
             DataFormat::Messages,
             DataFormat::PromptCompletion,
             DataFormat::Text,
             DataFormat::Tokenized,
+            DataFormat::Preference,
+            DataFormat::UnpairedPreference,
         ],
         template_targets: TemplateTargets::All,
         renames_columns: false,
@@ -49,6 +53,7 @@ pub(super) const EXPORT: ExportRow = ExportRow {
         if let Some(adapter) = &recipe.adapter {
             self::adapter(&mut draft, adapter);
         }
+        preference::say(&mut draft, recipe);
         let card = data(&mut draft, &recipe.data, directory)?;
         batch(&mut draft, recipe);
         let words = draft.optimizer_words();
@@ -59,7 +64,8 @@ pub(super) const EXPORT: ExportRow = ExportRow {
         draft.say_seed("seed");
         draft.key("output_dir", input.output_folder());
         let offload = draft.offload_file();
-        let mut rendered = draft.finish("trl sft --config", ADVICE, "");
+        let mut rendered = draft.finish(preference::usage(recipe.trainer), ADVICE, "");
+        rendered.files.extend(preference::script(recipe.trainer));
         rendered.files.extend(offload);
         rendered.files.extend(card);
         let template = input.marked_template().map(|text| (CHAT_TEMPLATE, text.to_owned()));
@@ -87,7 +93,7 @@ fn model(draft: &mut Draft<'_>, recipe: &Recipe) {
     draft.key("model_name_or_path", recipe.model.as_str());
     let words = draft.precision_words();
     draft.keys(words);
-    if recipe.batch.packing {
+    if recipe.batch.packing && recipe.trainer.is_sft() {
         // The only way in which TRL keeps packed documents from attending to each other.
         draft.key("attn_implementation", "flash_attention_2");
         draft.warn(
@@ -135,7 +141,8 @@ fn data(
             let folder = std::path::absolute(&folder).unwrap_or(folder);
             draft.key("dataset_name", folder.to_string_lossy().into_owned());
             say_splits(draft, [dataset_card::TRAIN, dataset_card::HELD_OUT]);
-            card = Some((dataset_card::FILE, files.to_card()));
+            let config = Tool::Trl.file_for(draft.recipe().trainer).unwrap_or_default();
+            card = Some((dataset_card::FILE, files.to_card(config)));
             files.train.iter().any(|file| builder_of(file) == "text")
         }
         Some(Splits::OnHub { train, held_out }) => {
@@ -154,6 +161,10 @@ fn data(
             "TRL takes each line of a text file for a row; write JSONL rows of `text`",
         );
     }
+    if !draft.recipe().trainer.is_sft() {
+        of_preferences(draft, data);
+        return Ok(card);
+    }
     let written = draft.input.marked_template().map(|_| directory.join(CHAT_TEMPLATE));
     let written = written.map(|path| std::path::absolute(&path).unwrap_or(path));
     if let Some(template) = written.as_ref().or(data.chat_template.as_ref()) {
@@ -167,6 +178,23 @@ fn data(
     }
     targets(draft, data);
     Ok(card)
+}
+
+/// Notes what trainers of preferences read of the rows: their format alone, in the model's own chat template.
+fn of_preferences(draft: &mut Draft<'_>, data: &DataSettings) {
+    draft.said(&["data.format", "data.loss_on"]);
+    if data.chat_template.is_some() {
+        draft.warn(
+            "data.chat_template",
+            "TRL's trainers of preferences take the chat template of the model's tokenizer alone; put it there",
+        );
+    }
+    if !data.columns.is_empty() {
+        draft.warn(
+            "data.columns",
+            "TRL renames no columns; let the rows be written for it, without --no-data",
+        );
+    }
 }
 
 fn say_splits(draft: &mut Draft<'_>, [train, held_out]: [&str; 2]) {
@@ -315,24 +343,29 @@ fn targets(draft: &mut Draft<'_>, data: &DataSettings) {
         (DataFormat::Text | DataFormat::Tokenized, _) | (DataFormat::Auto | DataFormat::Messages, LossOn::All) => {
             draft.key("assistant_only_loss", false);
         }
+        // Supervised fine-tuning reads none of them.
+        (DataFormat::Preference | DataFormat::UnpairedPreference, _) => {}
     }
 }
 
 fn batch(draft: &mut Draft<'_>, recipe: &Recipe) {
-    draft.say_each(&["sequence_length", "packing"]);
-    if recipe.batch.packing {
+    match recipe.trainer.is_sft() {
+        true => draft.say_each(&["sequence_length", "packing"]),
+        false => preference::rows(draft, recipe),
+    }
+    if recipe.batch.packing && recipe.trainer.is_sft() {
         draft.key("packing_strategy", "bfd");
         draft.key("eval_packing", false);
     }
     draft.say_each(&["micro_batch", "gradient_accumulation"]);
     let words = draft.reading_words("dataset_num_proc");
     draft.keys(words);
-    let words = draft.checkpointing_words();
+    let words = preference::checkpointing_words(draft, recipe);
     draft.keys(words);
 }
 
 fn evaluation(draft: &mut Draft<'_>, recipe: &Recipe) {
-    let sampling = draft.sampling_words();
+    let sampling = preference::sampling_words(draft, recipe);
     draft.keys(sampling);
     draft.said(&["data.held_out"]);
     match &recipe.data.held_out {

@@ -5,6 +5,7 @@ mod export;
 mod import;
 mod keys;
 mod memory;
+mod preference;
 
 use super::import::{FileKind, ImportRow};
 use super::row::ToolRow;
