@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import statistics
 import sys
 import tempfile
 import threading
@@ -26,6 +27,9 @@ from peft_tune.backends import (
     device,
     evaluation,
     faults,
+    kinds,
+    losses,
+    preference,
     probe,
     protocol,
     serve,
@@ -359,6 +363,7 @@ class Steps(unittest.TestCase):
 
         watch = trainer.StepWatch(Device("cpu", None), lambda: 0.25, lambda event, rows: told.append((event, rows)))
         watch.trainer = types.SimpleNamespace(_get_learning_rate=lambda: 0.1)
+        watch.counts = kinds.SFT.counts
         batch = {"input_ids": Mask(0), "attention_mask": Mask(12), "labels": Mask(7)}
         for number in (1, 2):
             watch.begin_step()
@@ -379,17 +384,17 @@ class Steps(unittest.TestCase):
         def step(loss, norm=1.0):
             return {"step": 1, "loss": loss, "grad_norm": norm}
 
-        losses = trial.Losses(is_fp16=False)
-        losses.check(step(2.0))
-        losses.check(step(11.9))
+        full = losses.Losses(is_fp16=False)
+        full.check(step(2.0))
+        full.check(step(11.9))
         for broken in (step(12.0), step(math.nan), step(2.0, math.inf)):
-            with self.assertRaises(trial.Ended) as ended:
-                losses.check(broken)
+            with self.assertRaises(losses.Ended) as ended:
+                full.check(broken)
             self.assertEqual(ended.exception.reason, {"kind": "diverged", "at_step": 1, "loss": 11.9})
-        half = trial.Losses(is_fp16=True)
-        for _ in range(trial.MOST_OVERFLOWS - 1):
+        half = losses.Losses(is_fp16=True)
+        for _ in range(losses.MOST_OVERFLOWS - 1):
             half.check(step(2.0, math.inf))
-        with self.assertRaises(trial.Ended):
+        with self.assertRaises(losses.Ended):
             half.check(step(2.0, math.nan))
 
     def test_out_of_memory_has_many_names(self):
@@ -414,6 +419,63 @@ class Evaluations(unittest.TestCase):
         found = evaluation.Evaluation([10.0, 20.0], [10, 10], 4, 0, 0.5)
         self.assertNotIn("standard_error", found.event(1, 1))
         self.assertTrue(math.isnan(evaluation.Evaluation([0.0], [0], 1, 0, 0.1).loss))
+
+
+class Preferences(unittest.TestCase):
+    """What is made of rewards."""
+
+    def test_a_pair_counts_where_the_chosen_answer_has_the_higher_reward(self):
+        found = preference.rewards_of_pairs([1.0, 2.0, 0.0, 5.0], [0.0, 3.0, 0.0, 1.0])
+        self.assertEqual((found.accuracy, found.margin), (0.5, 1.0))
+        # Wilson's interval of two of four.
+        self.assertAlmostEqual(found.low, 0.15, places=2)
+        self.assertAlmostEqual(found.high, 0.85, places=2)
+        self.assertAlmostEqual(found.margin_error, statistics.stdev([1.0, -1.0, 0.0, 4.0]) / 2)
+
+    def test_answers_without_partners_are_compared_each_with_each(self):
+        good, bad = [3.0, 1.0, 1.0], [0.0, 1.0]
+        found = preference.rewards_of_kinds(good, bad)
+        pairs = [one > other for one in good for other in bad]
+        self.assertAlmostEqual(found.accuracy, sum(pairs) / len(pairs))
+        self.assertAlmostEqual(found.margin, 5 / 3 - 0.5)
+        self.assertTrue(0.0 < found.low < found.accuracy < found.high <= 1.0)
+
+    def test_the_interval_of_a_share_of_all_is_no_point(self):
+        found = preference.rewards_of_pairs([1.0] * 4, [0.0] * 4)
+        metrics = preference.Preferred([0.5] * 4, 8, found, 0.0).metrics()
+        self.assertEqual((metrics["reward_accuracy"], metrics["reward_margin_interval"]), (1.0, 0.0))
+        self.assertGreater(metrics["reward_accuracy_interval"], 0.4)
+
+    def test_logarithms_hold_far_out(self):
+        for value in (-800.0, -3.0, 0.0, 3.0, 800.0):
+            self.assertAlmostEqual(preference.log_sigmoid(value) - preference.log_sigmoid(-value), value)
+        self.assertAlmostEqual(preference.sigmoid(3.0), 1 / (1 + math.exp(-3.0)))
+        one, other = math.log(0.8), math.log(0.25)
+        self.assertAlmostEqual(preference.log_odds_ratio(one, other), math.log((0.8 / 0.2) / (0.25 / 0.75)))
+        self.assertEqual(preference.log_odds_ratio(0.0, other), math.inf)
+
+    def test_a_reward_that_is_no_number_is_no_loss(self):
+        found = preference.rewards_of_pairs([math.nan, 1.0], [0.0, 0.0])
+        self.assertTrue(math.isnan(preference.Preferred([0.5, 0.5], 8, found, 0.0).loss))
+
+    def test_held_out_rows_come_in_slices_and_beside_the_answer_before(self):
+        class Columns:
+            def __len__(self):
+                return 5
+
+            def __getitem__(self, part):
+                return {"completion_ids": [[row] for row in range(5)][part], "label": [True] * len(range(5)[part])}
+
+        rows = preference.HeldOut(Columns(), 4, 16)
+        self.assertEqual((len(rows), [row["completion_ids"] for row in rows[2:9]]), (4, [[2], [3]]))
+        beside = preference.BesideOthers(rows)
+        others = [row["KL_completion_ids"] for start in (0, 2) for row in beside[start : start + 2]]
+        self.assertEqual((others, beside.length), ([[3], [0], [1], [2]], 16))
+
+    def test_a_row_says_where_a_trainer_is_and_what_it_reads(self):
+        self.assertEqual([kind.file for kind in kinds.KINDS.values()], [f"trl_{name}.yaml" for name in kinds.KINDS])
+        compared = [name for name, kind in kinds.KINDS.items() if kind.compares]
+        self.assertEqual(compared, ["dpo", "kto", "orpo"])
 
 
 class Faults(unittest.TestCase):
@@ -454,6 +516,8 @@ ANSWER = {
     "steps_per_epoch": 9,
     "epochs": 0.4,
     "held_out_windows": 2,
+    "trainer": "sft",
+    "held_out_length": 64,
     "refused": [],
 }
 

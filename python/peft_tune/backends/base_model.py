@@ -98,11 +98,14 @@ class BaseModels:
     def tokenizer(self, settings, folder):
         """The tokenizer, or processor, of a model. Trainers change its tokens of padding and end."""
         training = settings.training
-        key = (folder, training.eos_token, training.pad_token)
+        key = (folder, getattr(training, "eos_token", None), getattr(training, "pad_token", None))
         if self._tokenizer[0] != key:
             from transformers import AutoProcessor
 
             found = AutoProcessor.from_pretrained(folder, trust_remote_code=training.trust_remote_code)
+            if settings.kind.compares and getattr(found, "pad_token", "") is None:
+                # As TRL does, but for its ORPO.
+                found.pad_token = found.eos_token
             self._tokenizer = (key, found)
         return self._tokenizer[1]
 

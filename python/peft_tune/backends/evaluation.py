@@ -49,6 +49,11 @@ class Evaluation(NamedTuple):
         error = standard_error(self.losses, self.target_tokens, self.micro_batch)
         return event if error is None else {**event, "standard_error": error}
 
+    def metrics(self):
+        """Metrics of a trial that this is the last evaluation of."""
+        error = standard_error(self.losses, self.target_tokens, self.micro_batch)
+        return {"loss": self.loss, "token_accuracy": self.accuracy, "loss_standard_error": error}
+
     def rows(self):
         """The losses of all rows as they are told; `None` where there are too many."""
         if len(self.losses) > MOST_ROWS or not math.isfinite(self.loss):

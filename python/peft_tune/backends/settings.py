@@ -8,10 +8,11 @@ import os
 import tempfile
 from typing import Any, NamedTuple
 
+from . import kinds
 from .trial_files import Invalid
 
-#: Fields of SFTConfig that a trial sets otherwise than its export. Nothing is written or reported, rows are tokens with
-#: labels already, and the base model is loaded before.
+#: Fields of the training arguments that a trial sets otherwise than its export. Nothing is written or reported, rows are
+#: tokens with labels already, or become so in this process, and the base model is loaded before.
 OVERRIDES = (
     "output_dir",
     "save_strategy",
@@ -25,6 +26,7 @@ OVERRIDES = (
     "use_cpu",
     "dataloader_pin_memory",
     "dataset_kwargs",
+    "dataset_num_proc",
     "assistant_only_loss",
     "chat_template_path",
     "model_init_kwargs",
@@ -36,10 +38,22 @@ AS_THEY_ARE = "skip_prepare_dataset"
 class Settings(NamedTuple):
     """Settings as TRL's parser gives them, and what the model is loaded with beside them."""
 
+    #: TRL's trainer.
+    kind: Any
     training: Any
     model: Any
     #: Arguments for loading the model, from the file.
     model_init: dict
+
+    @property
+    def packs(self):
+        """Whether TRL packs rows."""
+        return getattr(self.training, "packing", False)
+
+    @property
+    def asks_before(self):
+        """Whether the reference is asked before the training, for all rows."""
+        return getattr(self.training, "precompute_ref_log_probs", False)
 
     def adapter(self):
         """A new LoraConfig; `None` for full fine-tuning."""
@@ -58,16 +72,19 @@ class Settings(NamedTuple):
         return training
 
 
-def parsed(config, is_gpu):
-    """The settings of a file's text. Raises `Invalid` where TRL refuses it."""
-    from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig, TrlParser
+def parsed(config, is_gpu, trainer="sft"):
+    """The settings of a file's text for a trainer. Raises `Invalid` where TRL refuses it."""
+    from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, TrlParser
 
+    if trainer not in kinds.KINDS:
+        raise Invalid(f"this worker has no trainer `{trainer}`: it is another version of the program than the tuner's")
+    kind = kinds.KINDS[trainer]
     # A parser keeps the values of the last file as its defaults.
-    parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig, DatasetMixtureConfig))
+    parser = TrlParser((ScriptArguments, kind.config_class(), ModelConfig, DatasetMixtureConfig))
     said = io.StringIO()
     try:
         with tempfile.TemporaryDirectory(prefix="peft-tune-trl-") as folder, contextlib.redirect_stderr(said):
-            path = os.path.join(folder, "trl_sft.yaml")
+            path = os.path.join(folder, kind.file)
             with open(path, "w", encoding="utf-8") as file:
                 file.write(config)
             found = parser.parse_args_and_config(["--config", path, *words(is_gpu)], fail_with_unknown_args=True)
@@ -78,13 +95,17 @@ def parsed(config, is_gpu):
         raise Invalid(f"TRL refuses its file: {error}") from error
     _, training, model, *_ = found
     model_init, training.model_init_kwargs = dict(training.model_init_kwargs or {}), None
+    if kind.compares:
+        # Copies of this process would have its threads' locks.
+        training.dataset_num_proc = None
+        return Settings(kind, training, model, model_init)
     training.assistant_only_loss, training.chat_template_path = False, None
     kwargs = dict(training.dataset_kwargs or {})
     if not training.packing:
         # Rows are cut and labelled; to map and filter them would write a cache for each trial.
         kwargs[AS_THEY_ARE] = True
     training.dataset_kwargs = kwargs or None
-    return Settings(training, model, model_init)
+    return Settings(kind, training, model, model_init)
 
 
 def words(is_gpu):

@@ -4,6 +4,8 @@ import functools
 import sys
 import time
 
+from . import preference
+
 
 class StepWatch:
     """The step under way. It tells each finished one to `took`, whose exceptions end the training."""
@@ -12,6 +14,10 @@ class StepWatch:
         """`waits` waits before a step and returns the seconds; `begins` hears of the trainer before its first step."""
         self.device = device
         self.trainer = None
+        #: Counts of a micro-batch.
+        self.counts = None
+        #: Whether the reference says before a step what the export has of it before the training.
+        self.asks_before = False
         self._waits = waits
         self._took = took
         self._begins = begins
@@ -39,8 +45,15 @@ class StepWatch:
     def got_rows(self, batches):
         """Hears of the micro-batches of a step."""
         self._data_s = time.perf_counter() - self._data_began
-        self._batches = [counts_of(batch) for batch in batches]
+        self._batches = [self.counts(batch) for batch in batches]
         self._forwards, self._passes, self._losses = [], [], []
+        if self.asks_before:
+            self.device.synchronise()
+            began = time.perf_counter()
+            preference.add_reference(self.trainer, batches)
+            self.device.synchronise()
+            # No part of the step.
+            self._began += time.perf_counter() - began
 
     def forward(self, work):
         """Does the forward pass of a micro-batch."""
@@ -96,24 +109,13 @@ class StepWatch:
         return sum(self.device.seconds(start, end) for start, end in laps)
 
 
-def counts_of(batch):
-    """Rows, tokens but for padding, and target tokens of a micro-batch; on a GPU they are counted there."""
-    ids = batch["input_ids"]
-    mask = batch.get("attention_mask")
-    # Rows without padding are one long row, whose documents have their positions.
-    tokens = ids.numel() if mask is None else mask.sum()
-    targets = (batch["labels"][..., 1:] != -100).sum()
-    return ids.shape[0], tokens, targets
-
-
-@functools.lru_cache(maxsize=1)
-def classes():
-    """The trainer and its callback. Made at the first use: libraries are loaded then."""
+@functools.lru_cache(maxsize=None)
+def classes(kind):
+    """A trainer and its callback. Made at the first use: libraries are loaded then."""
     from transformers import TrainerCallback
-    from trl import SFTTrainer
 
-    class WatchedTrainer(SFTTrainer):
-        """SFTTrainer whose parts of a step are watched."""
+    class WatchedTrainer(kind.trainer_class()):
+        """Trainer whose parts of a step are watched."""
 
         watch = None
 
@@ -153,18 +155,29 @@ def classes():
 
 
 def make(settings, model, tokenizer, rows, watch, **changes):
-    """A trainer of a model over rows, as `trl sft` makes it, with other values in some fields."""
-    trainer_class, callback_class = classes()
+    """A trainer of a model over rows, as `trl` makes it, with other values in some fields.
+
+    Rows of answers that are compared come as tokens beside one of their texts.
+    """
+    trainer_class, callback_class = classes(settings.kind)
     forget_states()
+    if settings.asks_before:
+        changes["precompute_ref_log_probs"] = False
+    texts, tokens = rows if isinstance(rows, tuple) else (rows, None)
     trainer = trainer_class(
         model=model,
         args=settings.training_with(**changes),
-        train_dataset=rows,
+        train_dataset=texts,
         processing_class=tokenizer,
         peft_config=settings.adapter(),
         callbacks=[callback_class(watch)],
     )
-    trainer.watch, watch.trainer = watch, trainer
+    trainer.watch, watch.trainer, watch.counts = watch, trainer, settings.kind.counts
+    if tokens is not None:
+        trainer.train_dataset = tokens
+    if settings.asks_before:
+        # What the reference says comes with the micro-batches of a step, as if it had been asked before.
+        trainer.precompute_ref_logps = watch.asks_before = True
     from transformers import PrinterCallback
 
     trainer.remove_callback(PrinterCallback)

@@ -6,13 +6,10 @@ import time
 import traceback
 
 from . import device as devices
-from . import evaluation, faults, protocol, settings, steady, trainer
-from .trial_files import Invalid, Rows
+from . import faults, preference, protocol, settings, steady, trainer
+from .losses import Ended, Losses, Progress
+from .trial_files import AnswerRows, Invalid, Rows
 
-#: Nats above the first loss at which a training counts as diverged, as in the native engine.
-DIVERGED_NATS = 10.0
-#: Steps in a row whose gradients may overflow in fp16 before that counts as divergence, as in the native engine.
-MOST_OVERFLOWS = 33
 #: Steps of a warm-up that a profile phase within a training has at the least.
 LEAST_WARMUP = 2
 #: Steps on the longest rows that memory is measured over: optimizers make their state in the first one.
@@ -30,14 +27,6 @@ OUT_OF_MEMORY_SIGNS = (
     "bad_alloc",
     "cublas_status_alloc_failed",
 )
-
-
-class Ended(Exception):
-    """The end of a trial before its time, for the reason that goes with it."""
-
-    def __init__(self, reason):
-        super().__init__(reason["kind"])
-        self.reason = reason
 
 
 class Stopped(Exception):
@@ -63,8 +52,11 @@ class Runner:
         self.fault = fault
         self.emit = emit
         self.rows = Rows()
+        self.answers = AnswerRows()
         #: Losses before any training, by what decides them.
         self.losses_before = {}
+        #: What frozen references say of held-out answers, by what decides it.
+        self.references = {}
 
     def run(self, request):
         """Runs a trial and tells how it ended. Raises `DeviceLost`, and what means that the process cannot go on."""
@@ -150,10 +142,14 @@ class TrialRun:
         if refused:
             raise Invalid(f"this backend does not measure {', '.join(refused)}: remove it from the study")
         self.files = self.runner.program.ask(task["recipe"], plan)
-        self.settings = settings.parsed(self.files.config, self.device.is_gpu)
-        self._rows()
-        self.runner.rows.open(self.files.held_out)
+        self.settings = settings.parsed(self.files.config, self.device.is_gpu, self.files.trainer)
+        if not self.settings.kind.compares:
+            self._rows()
+            self.runner.rows.open(self.files.held_out)
         self._load_base()
+        if self.settings.kind.compares:
+            self._answers()
+            self._held_out_answers()
         self.metrics["load_s"] = self.seconds()
         return plan
 
@@ -179,11 +175,11 @@ class TrialRun:
         training = self.settings.training
         micro_batches = min(training.gradient_accumulation_steps, PEAK_MICRO_BATCHES)
         rows, size = self._rows(), training.per_device_train_batch_size
-        if training.packing:
+        if self.settings.packs:
             # TRL packs rows by itself: as many as there are, each as long as the sequence may be.
             chosen = rows
         else:
-            longest = self.runner.rows.longest(self.files.train, size)
+            longest = self._longest(size)
             chosen, size = rows.select(longest * (PEAK_STEPS * micro_batches)), len(longest)
         watch = trainer.StepWatch(self.device, lambda: 0.0, lambda event, rows: None)
         self.device.reset_peak()
@@ -196,9 +192,10 @@ class TrialRun:
             # As they were chosen: each micro-batch has the longest row.
             train_sampling_strategy="sequential",
         )
-        model = made.model
-        held = devices.bytes_of([*model.parameters(), *model.buffers()])
-        del model
+        models = [made.model, getattr(made, "ref_model", None)]
+        tensors = [tensor for model in models if model for tensor in [*model.parameters(), *model.buffers()]]
+        held = devices.bytes_of(tensors)
+        del models, tensors
         self.metrics["base_memory_bytes"] = self.base_bytes
         peak = self.device.highest(held, made.train)
         self._keep_peak(peak)
@@ -221,7 +218,7 @@ class TrialRun:
         def took(event, rows):
             self._check_step(event, losses, "profile")
             # A step that the end of an epoch cuts short says nothing of the others.
-            if rows >= full or self.settings.training.packing:
+            if rows >= full or self.settings.packs:
                 profile.push(event)
             if profile.is_over:
                 raise Measured
@@ -242,7 +239,7 @@ class TrialRun:
     def _train(self, plan, profile=None):
         """Trains and evaluates; the first steps are measured where a profile is given."""
         steps, evaluations = self.files.steps, max(plan["evaluations"], 1)
-        held_out = self.runner.rows.first(self.files.held_out, self.files.held_out_windows)
+        held_out = self._held_out()
         losses, progress = Losses(self.settings.training.fp16), Progress()
         started, waited = time.monotonic(), self.waited
         self._say(protocol.training(self.number, steps))
@@ -283,19 +280,30 @@ class TrialRun:
 
     def _loss_before(self, made, held_out):
         """The held-out loss of the untrained model: the same for all settings that start and are evaluated alike."""
-        training, model = self.settings.training, self.settings.model
-        key = (
-            settings.key_of(self.settings, self.files.model),
-            self.files.held_out,
-            len(held_out),
-            training.per_device_train_batch_size,
-            training.pad_to_multiple_of,
-            (training.bf16, training.fp16, model.use_peft, model.use_dora),
-        )
+        key = (self._evaluated_alike(held_out), getattr(self.settings.training, "beta", None))
         known = self.runner.losses_before
         if key not in known:
-            known[key] = evaluation.evaluate(made, held_out, training.per_device_train_batch_size).loss
+            known[key] = self._evaluation(made, held_out).loss
         return known[key]
+
+    def _evaluation(self, made, held_out):
+        """An evaluation; what a frozen reference says of its rows is the same in all that are alike."""
+        kind, reference = self.settings.kind, self.runner.references
+        said = reference.setdefault(self._evaluated_alike(held_out), {})
+        return kind.evaluate(made, held_out, self.settings.training.per_device_train_batch_size, said)
+
+    def _evaluated_alike(self, held_out):
+        """What decides the evaluation of a model beside what it learnt."""
+        training, model = self.settings.training, self.settings.model
+        return (
+            self.settings.kind.name,
+            settings.key_of(self.settings, self.files.model),
+            (self.files.held_out, self.files.held_out_length),
+            len(held_out),
+            training.per_device_train_batch_size,
+            getattr(training, "pad_to_multiple_of", None),
+            (training.bf16, training.fp16, model.use_peft, model.use_dora),
+        )
 
     def _evaluate(self, made, held_out, progress, losses, is_last):
         self._tell_phase("evaluate")
@@ -304,22 +312,21 @@ class TrialRun:
         switches = hasattr(optimizer, "eval") and hasattr(optimizer, "train")
         if switches:
             optimizer.eval()
-        found = evaluation.evaluate(made, held_out, self.settings.training.per_device_train_batch_size)
+        found = self._evaluation(made, held_out)
         if switches:
             optimizer.train()
         self.device.synchronise()
         if not math.isfinite(found.loss):
             raise Ended(protocol.diverged(progress.steps, losses.last))
         event = found.event(progress.steps, progress.tokens)
-        self.metrics |= {"loss": found.loss, "token_accuracy": found.accuracy}
-        self.metrics["loss_standard_error"] = event.get("standard_error")
+        self.metrics |= found.metrics()
         rows = found.rows() if is_last and self.request.get("pairing") is not None else None
         self._say(protocol.evaluation(self.number, event, rows))
         self._tell_phase("train")
 
     # Parts of a trial.
 
-    def _make(self, rows, watch, **changes):
+    def _make(self, rows, watch, tokenises=False, **changes):
         """A trainer on a copy of the base model. What it refuses cannot be trained."""
         phase, self.phase = self.phase, "load"
         # The one before it hangs on itself, and would be a part of this one's memory.
@@ -328,6 +335,8 @@ class TrialRun:
         model, base_bytes = self.runner.bases.take(self.settings, self.files.model)
         self.base_bytes = base_bytes
         tokenizer = self.runner.bases.tokenizer(self.settings, self.files.model)
+        if self.settings.kind.compares and not tokenises:
+            rows = (self._answers().first, rows)
         made = trainer.make(self.settings, model, tokenizer, rows, watch, **changes)
         del model
         self.phase = phase
@@ -340,7 +349,45 @@ class TrialRun:
 
     def _rows(self):
         """The rows to train on. Those that TRL packs are copied, so that it writes no files beside them."""
-        return self.runner.rows.open(self.files.train, in_memory=self.settings.training.packing)
+        if self.settings.kind.compares:
+            return self._answers().tokens
+        return self.runner.rows.open(self.files.train, in_memory=self.settings.packs)
+
+    def _longest(self, count):
+        """The numbers of the rows with the most tokens."""
+        if self.settings.kind.compares:
+            return self._answers().longest(count)
+        return self.runner.rows.longest(self.files.train, count)
+
+    def _held_out(self):
+        """The held-out rows that are evaluated."""
+        files = self.files
+        if self.settings.kind.compares:
+            tokens = self._held_out_answers().tokens
+            return preference.HeldOut(tokens, files.held_out_windows, files.held_out_length)
+        return self.runner.rows.first(files.held_out, files.held_out_windows)
+
+    def _answers(self):
+        """The rows to train on of a trainer that compares answers."""
+        return self._tokenised(self.files.train, self.settings.training.max_length)
+
+    def _held_out_answers(self):
+        """The held-out rows of a trainer that compares answers, as long as those of all trials of the study."""
+        return self._tokenised(self.files.held_out, self.files.held_out_length)
+
+    def _tokenised(self, path, length):
+        """Rows of answers, cut to a length, which TRL makes tokens of where they are not there yet."""
+        kind, training = self.settings.kind, self.settings.training
+        batch = training.per_device_train_batch_size if kind.is_batched else None
+
+        def tokenise(texts):
+            watch = trainer.StepWatch(self.device, lambda: 0.0, lambda event, rows: None)
+            made = self._make(texts, watch, tokenises=True, max_length=length)
+            tokens = made.train_dataset.select_columns(list(kind.columns)).flatten_indices()
+            self._throw_away(made)
+            return tokens
+
+        return self.runner.answers.of(path, (kind.name, self.files.model, length, batch), tokenise)
 
     def _rows_of_step(self):
         training = self.settings.training
@@ -412,40 +459,6 @@ class TrialRun:
 
 class Measured(Exception):
     """The end of a profile that is no part of a training."""
-
-
-class Losses:
-    """The losses of a training, and whether it has diverged."""
-
-    def __init__(self, is_fp16):
-        self._most_overflows = MOST_OVERFLOWS if is_fp16 else 1
-        self._overflows = 0
-        self._first = None
-        #: The last finite loss.
-        self.last = None
-
-    def check(self, event):
-        """Takes in a step. Raises `Ended` where the training has diverged."""
-        loss = event["loss"]
-        if self._first is None:
-            self._first = loss
-        self._overflows = 0 if math.isfinite(event["grad_norm"]) else self._overflows + 1
-        is_sound = math.isfinite(loss) and loss < self._first + DIVERGED_NATS
-        if not is_sound or self._overflows >= self._most_overflows:
-            raise Ended(protocol.diverged(event["step"], self.last))
-        self.last = loss
-
-
-class Progress:
-    """How far a training has come."""
-
-    def __init__(self):
-        self.steps = self.tokens = 0
-
-    def took(self, event):
-        """Counts a step."""
-        self.steps += 1
-        self.tokens += event["tokens"]
 
 
 def is_out_of_memory(error):

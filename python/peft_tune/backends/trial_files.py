@@ -32,6 +32,10 @@ class TrialFiles(NamedTuple):
     epochs: float
     #: Rows at the beginning of `held_out` that are evaluated.
     held_out_windows: int
+    #: TRL's trainer. Rows of one that compares answers are JSON lines of text, which it tokenises itself.
+    trainer: str
+    #: Tokens that held-out rows of text are cut to.
+    held_out_length: int
     #: What the file cannot say.
     refused: list
 
@@ -144,12 +148,55 @@ class FirstRows:
         return [{"input_ids": ids, "labels": labels} for ids, labels in zip(found["input_ids"], found["labels"])]
 
 
-def lengths_of(rows):
-    """Tokens of each row."""
+class Answers:
+    """Rows of answers that are compared, as TRL's trainer made tokens of them."""
+
+    def __init__(self, tokens, first):
+        self.tokens = tokens
+        #: The first row as it was read: a trainer is made with it, and given the tokens then.
+        self.first = first
+        self._longest = None
+
+    def longest(self, count):
+        """The numbers of the rows with the most tokens in a sequence, these first; of equal ones those that come first."""
+        if self._longest is None:
+            names = [name for name in self.tokens.column_names if name.endswith("_ids")]
+            of_answers = [lengths_of(self.tokens, name) for name in names if name != "prompt_ids"]
+            lengths = [max(of_row) for of_row in zip(*of_answers)]
+            if "prompt_ids" in names:
+                lengths = [sum(both) for both in zip(lengths, lengths_of(self.tokens, "prompt_ids"))]
+            self._longest = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
+        return self._longest[:count]
+
+
+class AnswerRows:
+    """Rows of answers that were tokenised last. They are held in memory: files beside the rows would outlive the worker."""
+
+    def __init__(self):
+        self._kept = {}
+
+    def of(self, path, decided_by, tokenise):
+        """The rows of a file, which `tokenise` makes tokens of where they are not there for what decides these."""
+        key = (path, *decided_by)
+        if key not in self._kept:
+            import datasets
+
+            with open(path, encoding="utf-8") as file:
+                texts = datasets.Dataset.from_list([json.loads(line) for line in file])
+            answers = Answers(tokenise(texts), datasets.Dataset.from_list([texts[0]]))
+            # One trial has two files.
+            while len(self._kept) > 3:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = answers
+        return self._kept[key]
+
+
+def lengths_of(rows, column="input_ids"):
+    """Tokens that each row has in a column."""
     table = getattr(rows, "data", None)
     if table is None:
-        return [len(ids) for ids in rows["input_ids"]]
+        return [len(ids) for ids in rows[column]]
     import pyarrow.compute
 
     # Tokens themselves need not be read.
-    return pyarrow.compute.list_value_length(table.column("input_ids")).to_pylist()
+    return pyarrow.compute.list_value_length(table.column(column)).to_pylist()

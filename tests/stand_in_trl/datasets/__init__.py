@@ -19,6 +19,23 @@ class Dataset:
         with open(path, "rb") as file:
             return cls(list(rows_of(file.read())))
 
+    @classmethod
+    def from_list(cls, rows):
+        return cls(rows)
+
+    @property
+    def column_names(self):
+        return list(self.rows[0])
+
+    def map(self, change):
+        return Dataset([change(row) for row in self.rows])
+
+    def select_columns(self, names):
+        return Dataset([{name: row[name] for name in names} for row in self.rows])
+
+    def flatten_indices(self):
+        return self
+
     def __len__(self):
         return len(self.rows)
 
@@ -27,7 +44,7 @@ class Dataset:
             return self.rows[key]
         if isinstance(key, str):
             return [row[key] for row in self.rows]
-        return {name: [row[name] for row in self.rows[key]] for name, _ in COLUMNS}
+        return {name: [row[name] for row in self.rows[key]] for name in self.column_names}
 
     def select(self, numbers):
         return Dataset([self.rows[number] for number in numbers])

@@ -43,10 +43,19 @@ class Tensor:
     def __neg__(self):
         return Tensor([[-value for value in row] for row in self.rows])
 
+    def __len__(self):
+        return len(self.rows)
+
     def __getitem__(self, place):
         rows, columns = place
-        assert rows is Ellipsis, place
-        return Tensor([row[columns] for row in self.rows])
+        return Tensor([row[columns] for row in (self.rows if rows is Ellipsis else self.rows[rows])])
+
+    def __eq__(self, other):
+        return Tensor([[value == other for value in row] for row in self.rows])
+
+    def masked_fill(self, mask, value):
+        rows = zip(self.rows, mask.rows)
+        return Tensor([[value if is_hidden else one for one, is_hidden in zip(*row)] for row in rows])
 
     def __ne__(self, other):
         return Tensor([[value != other for value in row] for row in self.rows])
@@ -59,6 +68,9 @@ class Column(list):
 
     def tolist(self):
         return list(self)
+
+    def __neg__(self):
+        return Column(-value for value in self)
 
 
 class Parameter:

@@ -22,6 +22,8 @@ class PrinterCallback(TrainerCallback):
 
 
 class AutoProcessor:
+    pad_token, eos_token = None, "</s>"
+
     @classmethod
     def from_pretrained(cls, folder, trust_remote_code=False):
         if not os.path.isfile(os.path.join(folder, "tokenizer.json")):

@@ -2,7 +2,16 @@
 
 from peft import LoraConfig
 
-from .configs import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig, TrlParser  # noqa: F401
+from .configs import (  # noqa: F401
+    DatasetMixtureConfig,
+    DPOConfig,
+    KTOConfig,
+    ModelConfig,
+    ScriptArguments,
+    SFTConfig,
+    TrlParser,
+)
+from .preference_trainers import DPOTrainer, KTOTrainer  # noqa: F401
 from .sft_trainer import SFTTrainer  # noqa: F401
 
 

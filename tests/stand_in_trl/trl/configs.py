@@ -1,7 +1,12 @@
-"""Configs with what a worker reads of them, and the parser of the file of `trl sft`."""
+"""Configs with what a worker reads of them, and the parser of the files of `trl`."""
 
 import json
 from types import SimpleNamespace
+
+
+#: Fields that the arguments of other trainers lack.
+OF_SFT = ("packing", "eos_token", "dataset_kwargs", "assistant_only_loss", "chat_template_path")
+OF_REFERENCES = ("precompute_ref_log_probs", "pad_to_multiple_of", "pad_token")
 
 
 class ScriptArguments(SimpleNamespace):
@@ -53,9 +58,30 @@ class SFTConfig(SimpleNamespace):
     }
 
 
+class DPOConfig(SimpleNamespace):
+    DEFAULTS = {
+        **{name: value for name, value in SFTConfig.DEFAULTS.items() if name not in OF_SFT},
+        "beta": 0.1,
+        "max_length": 1024,
+        "disable_dropout": True,
+        "precompute_ref_log_probs": False,
+        "dataset_num_proc": None,
+    }
+
+
+class KTOConfig(SimpleNamespace):
+    DEFAULTS = {**DPOConfig.DEFAULTS, "train_sampling_strategy": "sequential"}
+
+
+class ORPOConfig(SimpleNamespace):
+    DEFAULTS = {name: value for name, value in DPOConfig.DEFAULTS.items() if name not in OF_REFERENCES}
+
+
 class TrlParser:
     def __init__(self, classes):
-        assert classes == (ScriptArguments, SFTConfig, ModelConfig, DatasetMixtureConfig)
+        assert len(classes) == 4 and classes[1] in (SFTConfig, DPOConfig, KTOConfig, ORPOConfig)
+        assert (classes[0], *classes[2:]) == (ScriptArguments, ModelConfig, DatasetMixtureConfig)
+        self.training = classes[1]
 
     def parse_args_and_config(self, words, fail_with_unknown_args):
         assert words[0] == "--config" and fail_with_unknown_args
@@ -64,7 +90,7 @@ class TrlParser:
         said |= {name.removeprefix("--"): value_of(text) for name, text in zip(words[2::2], words[3::2])}
         of_model = {key: value for key, value in said.items() if key in ModelConfig.DEFAULTS}
         of_training = {key: value for key, value in said.items() if key not in of_model}
-        training = SFTConfig(**{**SFTConfig.DEFAULTS, **of_training})
+        training = self.training(**{**self.training.DEFAULTS, **of_training})
         return ScriptArguments(), training, ModelConfig(**{**ModelConfig.DEFAULTS, **of_model}), DatasetMixtureConfig()
 
 

@@ -25,13 +25,14 @@ class Collator:
     padding_free = False
 
     def __call__(self, rows):
-        longest = max(len(row["input_ids"]) for row in rows)
+        ids, labels = ([row[name] for row in rows] for name in ("input_ids", "labels"))
+        mask = [[1] * len(row) for row in ids]
+        return {"input_ids": padded(ids, 0), "attention_mask": padded(mask, 0), "labels": padded(labels, -100)}
 
-        def padded(name, filler):
-            return Tensor([row[name] + [filler] * (longest - len(row[name])) for row in rows])
 
-        mask = [[1] * len(row["input_ids"]) + [0] * (longest - len(row["input_ids"])) for row in rows]
-        return {"input_ids": padded("input_ids", 0), "attention_mask": Tensor(mask), "labels": padded("labels", -100)}
+def padded(rows, filler):
+    longest = max(map(len, rows))
+    return Tensor([row + [filler] * (longest - len(row)) for row in rows])
 
 
 class SFTTrainer:

@@ -1,0 +1,52 @@
+"""The course of a training: how far it has come, and whether its losses still are any."""
+
+import math
+
+from . import protocol
+
+#: Nats above the first loss at which a training counts as diverged, as in the native engine.
+DIVERGED_NATS = 10.0
+#: Steps in a row whose gradients may overflow in fp16 before that counts as divergence, as in the native engine.
+MOST_OVERFLOWS = 33
+
+
+class Ended(Exception):
+    """The end of a trial before its time, for the reason that goes with it."""
+
+    def __init__(self, reason):
+        super().__init__(reason["kind"])
+        self.reason = reason
+
+
+class Losses:
+    """The losses of a training, and whether it has diverged."""
+
+    def __init__(self, is_fp16):
+        self._most_overflows = MOST_OVERFLOWS if is_fp16 else 1
+        self._overflows = 0
+        self._first = None
+        #: The last finite loss.
+        self.last = None
+
+    def check(self, event):
+        """Takes in a step. Raises `Ended` where the training has diverged."""
+        loss = event["loss"]
+        if self._first is None:
+            self._first = loss
+        self._overflows = 0 if math.isfinite(event["grad_norm"]) else self._overflows + 1
+        is_sound = math.isfinite(loss) and loss < self._first + DIVERGED_NATS
+        if not is_sound or self._overflows >= self._most_overflows:
+            raise Ended(protocol.diverged(event["step"], self.last))
+        self.last = loss
+
+
+class Progress:
+    """How far a training has come."""
+
+    def __init__(self):
+        self.steps = self.tokens = 0
+
+    def took(self, event):
+        """Counts a step."""
+        self.steps += 1
+        self.tokens += event["tokens"]

@@ -1,0 +1,1 @@
+"""What TRL has no command for."""
