@@ -206,6 +206,9 @@ mod trial_run;
 /// Searches whose trials the worker in Python trains, with stand-ins for PyTorch and TRL.
 #[cfg(target_os = "linux")]
 mod trl_backend;
+/// Searches on preferences through stand-ins of TRL's trainers.
+#[cfg(target_os = "linux")]
+mod trl_preferences;
 /// Searches whose trials TRL trains, without Python.
 mod trl_search;
 /// Searches that start from earlier studies in the same database.

@@ -15,7 +15,7 @@ const RUNNING: &str = "select count(*) as n from trial where phase = 'train' and
 const MODULE: &str = "peft_tune.backends";
 
 /// Whether there is a Python that the worker can run in.
-fn has_python() -> bool {
+pub(crate) fn has_python() -> bool {
     let is_new = "import sys; sys.exit(sys.version_info < (3, 10))";
     let asked = Command::new("python3").args(["-c", is_new]).output();
     let found = asked.is_ok_and(|output| output.status.success());
@@ -26,7 +26,7 @@ fn has_python() -> bool {
 }
 
 /// Puts the stand-ins before whatever packages the Python has.
-fn with_stand_ins(command: &mut Command) {
+pub(crate) fn with_stand_ins(command: &mut Command) {
     command
         .env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stand_in_trl"))
         .env("PYTHONDONTWRITEBYTECODE", "1");

@@ -1,0 +1,194 @@
+//! Searches on preferences. The trainers are stand-ins of TRL's (`tests/stand_in_trl`), and everything else is real.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+use crate::mocked::{errors_of, folder_with};
+use crate::trl_backend::{has_python, with_stand_ins};
+
+/// Settings of all studies here, behind their trainer.
+const FIXED: &str = "rank: 4, micro_batch: 2, global_batch: 4, precision: fp32";
+const TRIAL: &str = "trial: {sequence_length: 64, profile_steps: 1, training_steps: 4, evaluation: {rows: 4}}\n\
+                     sampler: random\npruner: none\nconfirm: none\nbudget: {trials: 4}\n";
+
+/// A study on rows of its own.
+fn study(space: &str) -> String {
+    format!("study: own\nmodel: ./base\ndata: {{train: rows.jsonl}}\nspace: {{{space}, {FIXED}}}\n{TRIAL}")
+}
+
+/// A folder with a study, the quickstart's model and these rows.
+fn bench(study: &str, rows: &[Value]) -> tempfile::TempDir {
+    let folder = folder_with(study);
+    let lines: Vec<String> = rows.iter().map(Value::to_string).collect();
+    std::fs::write(folder.path().join("rows.jsonl"), lines.join("\n")).unwrap();
+    folder
+}
+
+fn answers(number: usize) -> [String; 2] {
+    // What the stand-in learns: words of seven letters gain more than words of six.
+    ["seven77", "sixsix"].map(|word| format!(" {word}").repeat(2 + number % 3))
+}
+
+/// Pairs of answers with their prompt.
+fn pairs() -> Vec<Value> {
+    let pair = |number: usize| {
+        let [chosen, rejected] = answers(number);
+        json!({"prompt": "say it", "chosen": chosen, "rejected": rejected})
+    };
+    (0..40).map(pair).collect()
+}
+
+/// Answers that are good or bad.
+fn labelled() -> Vec<Value> {
+    let row = |number: usize| {
+        let ([good, bad], label) = (answers(number), number % 2 == 0);
+        json!({"prompt": "say it", "completion": if label { good } else { bad }, "label": label})
+    };
+    (0..60).map(row).collect()
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command: Command = crate::program();
+    command.args(arguments).current_dir(folder);
+    command
+        .env("PEFT_TUNE_DB", folder.join("study.db"))
+        .env("PEFT_TUNE_CACHE", folder.join("cache"));
+    with_stand_ins(&mut command);
+    command.output().unwrap()
+}
+
+fn succeeds(folder: &Path, arguments: &[&str]) -> String {
+    let output = run(folder, arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", errors_of(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Message of a command that these options or files make bad input of.
+fn refused(folder: &Path, arguments: &[&str]) -> String {
+    let output = run(folder, arguments);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", errors_of(&output));
+    errors_of(&output)
+}
+
+const SEARCH: [&str; 6] = ["search", "space.yaml", "--backend", "trl", "--python", "python3"];
+
+/// Values of a metric in all complete trials.
+fn values(folder: &Path, metric: &str) -> Vec<f64> {
+    let sql = format!(
+        "select metric.value as value from trial_metric as metric join trial on trial.number = metric.trial \
+         where metric.name = '{metric}' and trial.state = 'complete'"
+    );
+    let text = succeeds(folder, &["query", &sql, "--format", "json"]);
+    let rows: Vec<Value> = serde_json::from_str(&text).unwrap();
+    rows.iter().map(|row| row["value"].as_f64().unwrap()).collect()
+}
+
+/// Searches, and returns losses before and after a training, accuracies of rewards and their margins.
+fn searched(folder: &Path) -> [Vec<f64>; 4] {
+    succeeds(folder, &SEARCH);
+    let found = ["loss_before", "loss", "reward_accuracy", "reward_margin"].map(|metric| values(folder, metric));
+    assert!(found.iter().all(|values| values.len() >= 4), "{found:?}");
+    found
+}
+
+/// The text of the file that a study's recommended trial is exported to.
+fn exported(folder: &Path, name: &str) -> String {
+    succeeds(folder, &["export", "--format", "trl", "--output", "out"]);
+    std::fs::read_to_string(folder.join("out").join(name)).unwrap()
+}
+
+#[test]
+fn pairs_are_searched_over_beta_and_the_reference_by_the_accuracy_of_rewards() {
+    if !has_python() {
+        return;
+    }
+    let space = "trainer: dpo, beta: [0.1, 0.5], reference: [each_step, precomputed], learning_rate: [1e-3, 1e-2]";
+    let folder = bench(&study(space), &pairs());
+    let [before, after, accuracy, margin] = searched(folder.path());
+    assert!(before.iter().zip(&after).all(|(before, after)| after < before), "{before:?} {after:?}");
+    assert!(accuracy.iter().all(|share| *share == 1.0), "{accuracy:?}");
+    assert!(margin.iter().all(|margin| *margin > 0.0), "{margin:?}");
+    // A loss at one beta says nothing beside one at another.
+    let shown = succeeds(folder.path(), &["pareto", "--format", "json"]);
+    assert!(shown.contains("reward_accuracy") && !shown.contains("\"metric\": \"loss\""), "{shown}");
+    let file = exported(folder.path(), "trl_dpo.yaml");
+    for said in ["trl dpo --config trl_dpo.yaml", "\nbeta: ", "\nprecompute_ref_log_probs: ", "\ndisable_dropout: true"] {
+        assert!(file.contains(said), "{said}: {file}");
+    }
+    assert!(!file.contains("packing"), "{file}");
+    let told = refused(folder.path(), &["export", "--format", "axolotl", "--output", "other"]);
+    assert!(told.contains("`trainer`") && !folder.path().join("other").exists(), "{told}");
+}
+
+#[test]
+fn answers_that_are_good_or_bad_are_searched_with_kto() {
+    if !has_python() {
+        return;
+    }
+    let folder = bench(&study("trainer: kto, learning_rate: [1e-3, 1e-2]"), &labelled());
+    let [_, _, accuracy, margin] = searched(folder.path());
+    assert!(accuracy.iter().all(|share| *share == 1.0), "{accuracy:?}");
+    assert!(margin.iter().all(|margin| *margin > 0.0), "{margin:?}");
+    let file = exported(folder.path(), "trl_kto.yaml");
+    assert!(file.contains("\ntrain_sampling_strategy: sequential"), "{file}");
+    let alone = study("trainer: kto, learning_rate: [1e-3, 1e-2]").replace("micro_batch: 2", "micro_batch: 1");
+    std::fs::write(folder.path().join("space.yaml"), alone).unwrap();
+    let told = refused(folder.path(), &[&SEARCH[..], &["--as", "alone"]].concat());
+    assert!(told.contains("key `space.micro_batch`") && told.contains("2 or more"), "{told}");
+}
+
+#[test]
+fn pairs_are_searched_without_a_reference_and_exported_with_a_script() {
+    if !has_python() {
+        return;
+    }
+    // Without a prompt of its own: both answers begin with it.
+    let whole = pairs().into_iter().map(|row| {
+        let text = |answer: &str| format!("say it{}", row[answer].as_str().unwrap());
+        json!({"chosen": text("chosen"), "rejected": text("rejected")})
+    });
+    let whole: Vec<Value> = whole.collect();
+    let folder = bench(&study("trainer: orpo, learning_rate: [1e-3, 1e-2]"), &whole);
+    let [before, after, ..] = searched(folder.path());
+    assert!(before.iter().zip(&after).all(|(before, after)| after < before), "{before:?} {after:?}");
+    let file = exported(folder.path(), "trl_orpo.yaml");
+    assert!(file.contains("python trl_orpo.py --config trl_orpo.yaml"), "{file}");
+    assert!(!file.contains("precompute_ref_log_probs"), "{file}");
+    let script = std::fs::read_to_string(folder.path().join("out/trl_orpo.py")).unwrap();
+    assert!(script.contains("ORPOTrainer("), "{script}");
+}
+
+#[test]
+fn rows_that_no_trainer_of_preferences_reads_are_refused_with_file_and_line() {
+    if !has_python() {
+        return;
+    }
+    let mut rows = pairs();
+    rows[2].as_object_mut().unwrap().remove("rejected");
+    let folder = bench(&study("trainer: dpo, learning_rate: [1e-3, 1e-2]"), &rows);
+    let told = refused(folder.path(), &SEARCH);
+    assert!(told.contains("rows.jsonl line 3") && told.contains("`rejected`"), "{told}");
+    rows[2] = json!({"prompt": "say it", "chosen": [{"role": "assistant", "content": "it"}], "rejected": "no"});
+    let folder = bench(&study("trainer: dpo, learning_rate: [1e-3, 1e-2]"), &rows);
+    let told = refused(folder.path(), &SEARCH);
+    assert!(told.contains("rows.jsonl line 3") && told.contains("`chosen`"), "{told}");
+    let folder = bench(&study("trainer: kto, learning_rate: [1e-3, 1e-2]"), &pairs());
+    let told = refused(folder.path(), &SEARCH);
+    assert!(told.contains("rows.jsonl line 1") && told.contains("`completion`"), "{told}");
+}
+
+#[test]
+fn the_built_in_engine_refuses_other_trainers_and_predicts_nothing_of_them() {
+    let folder = bench(&study("trainer: dpo, learning_rate: [1e-3, 1e-2]"), &pairs());
+    let told = refused(folder.path(), &["search", "space.yaml"]);
+    assert!(told.contains("key `space.trainer`") && told.contains("`--backend trl`"), "{told}");
+    for asked in [&["plan", "space.yaml"][..], &["plan", "space.yaml", "--stack", "trl"]] {
+        let told = refused(folder.path(), asked);
+        assert!(told.contains("not predicted"), "{told}");
+    }
+    // Rows are shown all the same.
+    let shown = succeeds(folder.path(), &["rows", "space.yaml"]);
+    assert!(shown.contains("seven77") && shown.contains("sixsix"), "{shown}");
+}
