@@ -4,11 +4,10 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cheaper_precision::LOSS_BY_CHANCE;
 use super::found_length::FoundLength;
 use super::length::{FullLength, LEARNING_RATE, Trained};
+use super::loss_margins::{LOSS_BY_CHANCE, NEAR_BEST_LOSS};
 use super::reason::{grouped, rate_text};
-use super::recommend::NEAR_BEST_LOSS;
 use peft_tune_core::objective::{FULL_TOKENS, LONGER_TOKENS, LOSS, LOSS_BEFORE, LOSS_LONGER, TRAIN_TOKENS};
 use peft_tune_core::study::{Metrics, Params, Trial, TrialNumber, TrialState};
 

@@ -11,13 +11,11 @@ use super::cheaper_precision::{in_cheaper_precision, instead_of};
 use super::history::{Evaluated, evaluated};
 use super::knee::{LEARNED_SHARE, Scaled, learned_limit, scales};
 use super::long_training::{LongTrainings, diverged};
+use super::loss_margins::NEAR_BEST_LOSS;
 use super::reason::{bound_text, limits_text, numbers_text, value_text};
 use super::{Problem, pareto_front};
 use peft_tune_core::objective::{Bound, Constraint, Direction, LOSS, Objective, THROUGHPUT, counted_as};
 use peft_tune_core::study::{Trial, TrialNumber};
-
-/// The loss that the default gives up for speed, as a share of the best trial's.
-pub const NEAR_BEST_LOSS: f64 = 0.01;
 
 /// How to choose among the trials that keep every limit.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -6,9 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use super::history::{evaluated, pareto_front, reference_point};
+use super::history::{evaluated, pareto_front};
 use super::hypervolume::{contribution, hypervolume};
-use super::recommend::{NEAR_BEST_LOSS, Preference, Rule, recommend};
+use super::loss_margins::NEAR_BEST_LOSS;
+use super::recommend::{Preference, Rule, recommend};
+use super::reference_point::reference_point;
 use super::{Prior, Problem};
 use peft_tune_core::objective::{LOSS, Objective};
 use peft_tune_core::space::{Parameter, SearchSpace};

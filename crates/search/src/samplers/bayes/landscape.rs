@@ -10,11 +10,10 @@ use rayon::prelude::*;
 use super::aim::Aim;
 use super::ehvi::Ehvi;
 use super::marginal::{LogShare, Marginal};
-use super::maximise::key;
 use super::observations::Seen;
 use super::output::Output;
 use super::trainings::Trainings;
-use crate::encode::Point;
+use crate::encode::{Point, key};
 use crate::gp::{Gp, Slope};
 use crate::normal;
 

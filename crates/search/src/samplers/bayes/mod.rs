@@ -29,8 +29,7 @@ mod trainings;
 
 pub(crate) use make::{MOST_OBJECTIVES, OPTIONS, make};
 
-pub use dependence::{Dependence, EffectPoint};
-pub use effect::{Effect, Trend};
+pub use effect::{Dependence, Effect, EffectPoint, Trend};
 pub use insight::{Importance, Insight, Share, importance};
 pub use proposal::{Predicted, Proposal};
 pub use sampler::Bayes;

@@ -23,11 +23,10 @@ use super::candidates::Candidates;
 use super::ehvi::{difference, log_sum};
 use super::landscape::{LIKELY, Landscape};
 use super::marginal::{LogShare, Marginal, NOTHING};
-use super::maximise::key;
 use super::observations::{Observations, Seen};
-use crate::cheaper_precision::LOSS_BY_CHANCE;
-use crate::encode::Point;
+use crate::encode::{Point, key};
 use crate::hypervolume::hypervolume;
+use crate::loss_margins::LOSS_BY_CHANCE;
 use crate::{Prior, Problem};
 use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT, counted_as};
 
