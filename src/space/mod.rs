@@ -4,6 +4,7 @@ mod check;
 mod destination;
 mod error;
 pub mod file;
+mod native_metrics;
 mod problem;
 mod recipe_for;
 mod schema;

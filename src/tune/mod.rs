@@ -37,6 +37,7 @@ mod reuse;
 mod rivals;
 mod running;
 mod running_trials;
+mod safer_kernels;
 mod schedule;
 mod setup;
 mod start;

@@ -225,7 +225,7 @@ fn with_loss(trial: &Trial, loss: f64) -> Option<Trial> {
 
 /// The complete trials with the loss that is expected of them at the full length, without those that diverged on the way there but
 /// where there are no others; `None` where too few trainings were made longer to say it. A trial of them has no longer training any
-/// more: [`recommend`](super::recommend) takes their losses as they are.
+/// more: `recommend` takes their losses as they are.
 pub fn at_full_length(history: &[Trial]) -> Option<Vec<Trial>> {
     Some(LongTrainings::of(history)?.trials)
 }

@@ -17,7 +17,6 @@ mod target;
 mod track;
 mod values;
 
-pub(super) use objective::NATIVE_METRICS;
 pub use recipe_file::{RecipeFile, RecipeFileError};
 
 use super::SpaceError;

@@ -12,16 +12,8 @@ use peft_tune_core::objective::{
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::ParamValue;
 
-/// The metrics of the native backend that a study may trade off or bound; others have them, or some of them.
-pub(in crate::space) const NATIVE_METRICS: [&str; 7] = [
-    THROUGHPUT,
-    PEAK_MEMORY,
-    LOSS,
-    TOKEN_ACCURACY,
-    TOKEN_ACCURACY_LOST_PERCENT,
-    LOSS_KEPT_PERCENT,
-    TOP1_AGREEMENT_PERCENT,
-];
+pub(super) use crate::space::native_metrics::NATIVE_METRICS;
+
 /// Metrics of a study's answers, each with what is better of it; `None` where a command runs the trials, which may report any.
 pub(super) type Scored<'a> = Option<&'a [(String, Direction)]>;
 

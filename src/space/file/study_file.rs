@@ -14,7 +14,7 @@ use super::{
     Bytes, ConfirmEntry, Count, Entries, FileValue, ParameterEntry, PrunerEntry, ScoreEntry, Seconds, StopEntry,
     TrackEntry, WarmStartEntry,
 };
-use crate::space::check::NATIVE_METRICS;
+use crate::space::native_metrics::NATIVE_METRICS;
 use crate::tools::Tool;
 use peft_tune_core::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::quantity::{self, PositiveCount};
