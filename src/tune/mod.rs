@@ -3,6 +3,7 @@
 mod baseline;
 mod clock;
 mod confirm;
+mod confirmation;
 mod cost_survey;
 mod decide;
 mod disturbed;
@@ -47,7 +48,8 @@ mod tuner;
 mod widen;
 
 pub use baseline::{baseline, usual_learning_rate};
-pub use confirm::{LackOfTime, Repeat};
+pub use confirm::Repeat;
+pub use confirmation::LackOfTime;
 pub use cost_survey::{CostSurvey, Expected};
 pub use ending::Ending;
 pub use error::TuneError;

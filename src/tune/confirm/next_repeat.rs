@@ -3,7 +3,8 @@
 use super::finalists::{Finalists, next_trial};
 use super::long_training::{Lengths, LongTrainings};
 use super::seeds::SeedRuns;
-use super::{Repeat, Repeated, is_cost};
+use super::{Repeat, Repeated};
+use crate::tune::confirmation::is_cost;
 use crate::tune::reported::needed;
 use crate::tune::schedule::Schedule;
 use peft_tune_core::objective::{LOSS, THROUGHPUT};
