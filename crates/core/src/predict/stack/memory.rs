@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::behaviour::Recompute;
 use super::heap::{Heap, KINDS, Kind, Peaks};
-use super::layer::Model;
+use super::model::Model;
 use super::setting::Trains;
 use super::tape::{Body, Cost, Tape, Tensor};
 

@@ -14,6 +14,7 @@ mod heap;
 mod layer;
 mod limits;
 mod memory;
+mod model;
 mod of_recipe;
 mod own;
 mod predictor;

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::behaviour::AttentionForm;
 use super::device::StackDevice;
-use super::layer::Model;
 use super::memory::{StackMemory, Traced, trace, trained_tensors};
+use super::model::Model;
 use super::setting::Sharing;
 use super::tape::Cost;
 use super::{ModelShape, StackError, StackSetting};
