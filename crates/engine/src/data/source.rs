@@ -23,19 +23,10 @@ use std::ops::Range;
 
 use super::grouping::{Epoch, LengthGroups};
 use super::mixture::Mixture;
-use super::order::Permutation;
+use super::order::{Permutation, RowOrder};
 use super::packing::best_fit_decreasing;
 use super::{DataError, DocumentSet, MicroBatch, PreparedData};
 use peft_tune_core::recipe::{BatchSettings, EpochSteps, Recipe, TrainingLength};
-
-/// The order in which an epoch takes the rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowOrder {
-    /// Order of the files.
-    File,
-    /// Order that is shuffled again in each epoch.
-    Shuffled { seed: u64 },
-}
 
 /// The training documents, dealt out in steps.
 #[derive(Clone, Debug)]

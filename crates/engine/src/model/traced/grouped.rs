@@ -3,7 +3,7 @@
 use candle_core::{DType, Result};
 
 use super::matmul::{self, Order};
-use super::routing::Offsets;
+use super::expert_offsets::Offsets;
 use super::{Parameter, Tensor, bytes, storage};
 use crate::span::{Shape, Work, op};
 use crate::tensor::PaperTensor;

@@ -10,6 +10,7 @@ pub(super) mod attention;
 pub(super) mod cached_attention;
 pub(super) mod delta_rule;
 mod documents;
+pub(super) mod expert_offsets;
 pub(super) mod grouped;
 mod kernel;
 pub(super) mod loss_head;
