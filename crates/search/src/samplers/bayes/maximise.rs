@@ -149,7 +149,7 @@ impl Search<'_> {
                         true => trainings.fastest_alike(candidate, self.only.map(|(index, _)| index)),
                         false => candidate,
                     };
-                    trainings.fastest_variant(self.landscape, candidate)
+                    trainings.fastest_variant(&self.landscape.surrogates, candidate)
                 }
                 None => candidate,
             };

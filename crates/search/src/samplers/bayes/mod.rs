@@ -25,6 +25,7 @@ mod proposal;
 mod propose;
 mod sampler;
 mod score;
+mod surrogates;
 mod trainings;
 
 pub(crate) use make::{MOST_OBJECTIVES, OPTIONS, make};
