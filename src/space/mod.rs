@@ -20,6 +20,6 @@ pub use file::{Bytes, Count, QuantityError, Seconds, StudyFile};
 pub use problem::problem_of;
 pub use recipe_for::{RecipeError, params_of, recipe_for};
 pub use schema::{recipe_schema, study_schema};
-pub use study::{Backend, Budget, CommandBackend, Source, Study, TrlBackend, WarmStart};
+pub use study::{Backend, BackendKind, Budget, CommandBackend, Source, Study, TrlBackend, WarmStart};
 pub use target::Target;
 pub use yaml::Span;
