@@ -112,7 +112,7 @@ fn expected_variants(problem: &Problem, history: &[Trial], prior: &dyn Prior) ->
             if found.contains_key(&key) || is_tried() || prior.impossible(&params).is_some() {
                 continue;
             }
-            if let Some(metrics) = expected_metrics(problem, measured, (&one.trial.params, &params), prior) {
+            if let Some(metrics) = expected_metrics(problem, measured, &one.trial.params, &params, prior) {
                 found.insert(key, (params, metrics));
             }
         }
@@ -126,7 +126,8 @@ fn expected_variants(problem: &Problem, history: &[Trial], prior: &dyn Prior) ->
 fn expected_metrics(
     problem: &Problem,
     measured: &Metrics,
-    (source, variant): (&Params, &Params),
+    source: &Params,
+    variant: &Params,
     prior: &dyn Prior,
 ) -> Option<Metrics> {
     let mut metrics = measured.clone();

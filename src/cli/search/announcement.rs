@@ -19,7 +19,8 @@ const NAMED: usize = 4;
 pub(super) fn plan_text(
     study: &Study,
     database: &DatabaseArgs,
-    (slots, together): (&[Placement], Option<String>),
+    slots: &[Placement],
+    together: Option<String>,
 ) -> String {
     let mut text = format!("study {}: {}", printable(&study.name), budget_text(study));
     let mut add = |name: &str, value: String| {

@@ -140,7 +140,8 @@ impl Context<'_> {
     pub(super) fn finds_length(
         &self,
         file: &StudyFile,
-        (objectives, constraints): (&[Objective], &[Constraint]),
+        objectives: &[Objective],
+        constraints: &[Constraint],
         confirm: Option<&ConfirmPlan>,
     ) -> Result<bool, SpaceError> {
         let length = file.training.as_ref().map(|training| training.length);

@@ -81,7 +81,7 @@ fn study_of(document: Document, options: ReadOptions, asked: Option<Backend>) ->
     let pruner = context.pruner(&file, &mut plan)?;
     let stop = context.stop_rule(&file.stop)?;
     let confirm = context.confirm(file.confirm.as_ref(), &objectives, &constraints, trains)?;
-    let finds_length = context.finds_length(&file, (&objectives, &constraints), confirm.as_ref())?;
+    let finds_length = context.finds_length(&file, &objectives, &constraints, confirm.as_ref())?;
     let mut base = trains.then(|| context.base(&file, &parameters)).transpose()?;
     if let (Some(base), Some(target)) = (&mut base, target)
         && !document.has(&["data", "template_targets"])

@@ -181,8 +181,8 @@ impl Predictor {
         let model = self.model(&network, setting.recipe)?;
         let on_mean = step(model.as_ref(), &[mean], ExpertLoad::Even)?;
         let trace = self.trace(&network, setting.recipe, mean);
-        let ops = trace.ops(&mut SegmentTraces::of(on_mean.as_ref()))?;
-        Ok(Flops::of_step(ops, setting))
+        let (micro_batch, update) = trace.ops(&mut SegmentTraces::of(on_mean.as_ref()))?;
+        Ok(Flops::of_step(&micro_batch, &update, setting))
     }
 
     /// Bytes that the forward pass of the longest micro-batch keeps for the backward pass.

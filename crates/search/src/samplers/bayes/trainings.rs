@@ -121,7 +121,7 @@ impl<'a> Trainings<'a> {
             prior,
             loss,
             speed,
-            alike: alike(observations, candidates, (prior, speed), loss),
+            alike: alike(observations, candidates, prior, speed, loss),
             memory: counted_as(PEAK_MEMORY, &problem.objectives),
             costly: (0..candidates.dimensions())
                 .filter(|index| !free.contains(index) && changes_cost(index))
@@ -291,7 +291,8 @@ impl<'a> Trainings<'a> {
 fn alike(
     observations: &Observations<'_>,
     candidates: &Candidates<'_>,
-    (prior, speed): (&dyn Prior, &str),
+    prior: &dyn Prior,
+    speed: &str,
     loss: usize,
 ) -> Vec<(usize, Vec<(f64, f64)>)> {
     let feasible = observations.seen.iter().filter(|seen| seen.feasible);
