@@ -3,7 +3,7 @@
 //! no promise.
 
 use super::finalists::FEWEST_STEPS;
-use super::long_training::Lengths;
+use super::lengths::Lengths;
 use super::{Repeat, Repeated};
 use crate::space::recipe_for;
 use crate::tune::confirmation::RunsMade;
@@ -189,7 +189,7 @@ impl Schedule<'_> {
 
     fn lengths_at_end(&self, plan: &ConfirmPlan, trainings: u64) -> Option<Lengths> {
         let params = &self.trials.all().first()?.params;
-        Lengths::after(self.study, plan, (params, trainings), self.confirmation.pass()?)
+        Lengths::after(self.study, plan, params, trainings, self.confirmation.pass()?)
     }
 
     /// Trainings that the study will have made: those of its budget, as far as the time lasts.

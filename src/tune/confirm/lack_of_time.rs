@@ -1,7 +1,8 @@
 //! Longer trainings that a budget of time does not allow.
 
 use super::Repeated;
-use super::long_training::{Lengths, LongTrainings};
+use super::lengths::Lengths;
+use super::long_training::LongTrainings;
 use crate::tune::confirmation::LackOfTime;
 use crate::tune::schedule::Schedule;
 
