@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::cli::CliError;
 use crate::cli::data::known_offline::shape_in;
+use crate::cli::data::model_family::{SEARCH_IN_TRL, architecture_of};
 use crate::cli::data::row_lengths::{Rows, rows_of};
 use crate::cli::machine::cpu_ceilings::{Measuring, stored, stored_or_measured};
 use crate::cli::machine::record::usable_memory_bytes;
@@ -46,7 +47,7 @@ impl<'a> Grounds<'a> {
         }
         let mut download = DownloadProgress::default();
         let files = ModelFiles::resolve_weights(&base.model, &mut download).map_err(CliError::bad_input)?;
-        let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
+        let architecture = architecture_of(&files.config, SEARCH_IN_TRL)?;
         let how = Measuring::on(slot.threads).within(study.budget.time_s);
         let device = slot.device.as_deref();
         let here = TrialDevice::find(device, Some(store), how, &study.precisions(base)).await?;

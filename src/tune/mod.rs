@@ -45,7 +45,7 @@ mod trials;
 mod tuner;
 mod widen;
 
-pub use baseline::{baseline, usual_learning_rate};
+pub use baseline::{Width, baseline};
 pub use confirm::{LackOfTime, Repeat};
 pub use cost_survey::{CostSurvey, Expected};
 pub use ending::Ending;

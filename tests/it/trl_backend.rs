@@ -15,7 +15,7 @@ const RUNNING: &str = "select count(*) as n from trial where phase = 'train' and
 const MODULE: &str = "peft_tune.backends";
 
 /// Whether there is a Python that the worker can run in.
-fn has_python() -> bool {
+pub(crate) fn has_python() -> bool {
     let is_new = "import sys; sys.exit(sys.version_info < (3, 10))";
     let asked = Command::new("python3").args(["-c", is_new]).output();
     let found = asked.is_ok_and(|output| output.status.success());
@@ -33,7 +33,7 @@ fn with_stand_ins(command: &mut Command) {
 }
 
 /// A search with `backend: trl`.
-fn search(bench: &Bench, arguments: &[&str]) -> Command {
+pub(crate) fn search(bench: &Bench, arguments: &[&str]) -> Command {
     let mut command = bench.command(&["search", "space.yaml", "--backend", "trl", "--python", "python3"]);
     command.args(arguments);
     with_stand_ins(&mut command);

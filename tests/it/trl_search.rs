@@ -11,24 +11,24 @@ use serde_json::json;
 use crate::mocked::{errors_of, folder_with};
 use peft_tune_engine::profile::Throughput;
 
-const SPACE: &str = "study: own\nmodel: ./base\ndata: {train: train.jsonl, held_out: held_out.jsonl}\n\
+pub(crate) const SPACE: &str = "study: own\nmodel: ./base\ndata: {train: train.jsonl, held_out: held_out.jsonl}\n\
                      objectives: [throughput, loss]\n\
                      space: {rank: [2, 4, 8, 16], learning_rate: {low: 1e-3, high: 3e-2, scale: log}}\n\
                      trial: {sequence_length: 128}\nconfirm: none\nbudget: {trials: 3}\n";
 
-const BACKEND: &str = "backend: {trl: {python: ./python}}\n";
+pub(crate) const BACKEND: &str = "backend: {trl: {python: ./python}}\n";
 
-const GPU: &str = r#"{"name": "NVIDIA L4", "bytes": 23622320128}"#;
+pub(crate) const GPU: &str = r#"{"name": "NVIDIA L4", "bytes": 23622320128}"#;
 
 /// Puts a program in the place of Python.
-fn stand_in(folder: &Path, script: &str) {
+pub(crate) fn stand_in(folder: &Path, script: &str) {
     let path = folder.join("python");
     std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
 /// Puts a Python there that has these GPUs and this version of TRL.
-fn python_with(folder: &Path, trl: &str, gpus: &[&str]) {
+pub(crate) fn python_with(folder: &Path, trl: &str, gpus: &[&str]) {
     let gpus = gpus.join(", ");
     let answer = format!(
         r#"{{"python": "3.12.3", "torch": "2.15.0", "transformers": "5.23.0", "peft": "0.21.2", "trl": "{trl}",
@@ -41,7 +41,7 @@ fn python_with(folder: &Path, trl: &str, gpus: &[&str]) {
 }
 
 /// A folder with the quickstart's model and data, a study, and a Python without GPUs.
-fn bench(space: &str) -> tempfile::TempDir {
+pub(crate) fn bench(space: &str) -> tempfile::TempDir {
     let folder = folder_with(space);
     python_with(folder.path(), "1.16.0", &[]);
     folder
@@ -57,14 +57,14 @@ fn command(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-fn succeeds(folder: &Path, arguments: &[&str]) -> Output {
+pub(crate) fn succeeds(folder: &Path, arguments: &[&str]) -> Output {
     let output = command(folder, arguments).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {}", errors_of(&output));
     output
 }
 
 /// Message of a command that these options or files make bad input of.
-fn refused(folder: &Path, arguments: &[&str]) -> String {
+pub(crate) fn refused(folder: &Path, arguments: &[&str]) -> String {
     let output = command(folder, arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", errors_of(&output));
     errors_of(&output)
@@ -74,7 +74,7 @@ fn text_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn queried(folder: &Path, statement: &str) -> String {
+pub(crate) fn queried(folder: &Path, statement: &str) -> String {
     let output = succeeds(folder, &["query", statement, "--format", "csv"]);
     text_of(&output).trim().to_owned()
 }

@@ -10,6 +10,7 @@ mod detach;
 mod dry_run;
 mod kernels;
 mod opened_study;
+mod other_family;
 mod preflight;
 mod preparation;
 mod progress;
