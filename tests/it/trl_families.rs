@@ -1,4 +1,5 @@
-//! Models that the built-in engine lacks: searches on them in TRL, and what is refused and offered.
+//! Models that the built-in engine lacks: searches on them in TRL, what is refused and offered, and the engine that
+//! `backend: auto` takes.
 #![cfg(unix)]
 
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::mocked::errors_of;
-use crate::trl_search::{BACKEND, SPACE, bench, queried, refused, succeeds};
+use crate::trl_search::{BACKEND, GPU, SPACE, bench, python_with, queried, refused, stand_in, succeeds};
 
 /// Gives the model of a folder keys of another family in its `config.json`.
 fn of_family(folder: &Path, change: impl FnOnce(&mut serde_json::Value)) {
@@ -127,6 +128,119 @@ fn trials_in_trl_need_a_tokenizer() {
     let told = refused(folder, &["search", "space.yaml"]);
     assert!(
         told.contains("need the model's tokenizer") && told.contains("base has none"),
+        "{told}"
+    );
+}
+
+/// What a search with `backend: auto` says of its engine.
+fn engine_line(said: &str) -> String {
+    let mut lines = said.lines();
+    let found = lines.find(|line| line.starts_with("auto takes ") || line.starts_with("the study goes on in "));
+    found.unwrap_or_else(|| panic!("no engine is named: {said}")).to_owned()
+}
+
+#[test]
+fn an_engine_that_is_left_open_is_chosen_by_family_and_device() {
+    let auto = ["search", "space.yaml", "--python", "./python"];
+    let cases: [(bool, bool, &[&str]); 4] = [
+        (
+            true,
+            false,
+            &[
+                "auto takes the built-in engine: it has the family `llama`",
+                "trials run on the CPU",
+            ],
+        ),
+        (true, true, &["auto takes TRL: trials run on a GPU", "/python has TRL"]),
+        (false, false, &["auto takes TRL: ", "it lacks the family `falcon_h1`"]),
+        (false, true, &["auto takes TRL: ", "it lacks the family `falcon_h1`"]),
+    ];
+    for (is_known, has_gpu, parts) in cases {
+        let folder = bench(&format!("{SPACE}backend: auto\n"));
+        let folder = folder.path();
+        if !is_known {
+            of_family(folder, falcon);
+        }
+        if has_gpu {
+            python_with(folder, "1.16.0", &[GPU]);
+        }
+        let said = errors_of(&succeeds(folder, &auto));
+        let line = engine_line(&said);
+        for part in parts {
+            assert!(line.contains(part), "{line}");
+        }
+        let in_trl = line.contains("takes TRL");
+        assert_eq!(said.contains("trials train in TRL: "), in_trl, "{said}");
+        let stored = "select definition ->> '$.settings.backend.trl' is not null as in_trl from study";
+        assert_eq!(queried(folder, stored), format!("in_trl\n{}", u8::from(in_trl)));
+        let dry = errors_of(&succeeds(
+            folder,
+            &[&auto[..], &["--as", "other", "--dry-run"]].concat(),
+        ));
+        assert_eq!(engine_line(&dry), line);
+    }
+}
+
+#[test]
+fn where_no_engine_can_train_both_reasons_are_told() {
+    let folder = bench(SPACE);
+    let folder = folder.path();
+    of_family(folder, falcon);
+    stand_in(folder, "echo no TRL here >&2; exit 1");
+    let auto = ["search", "space.yaml", "--backend", "auto", "--python", "./python"];
+    let told = refused(folder, &auto);
+    for part in [
+        "no engine can train this study",
+        "it lacks the family `falcon_h1`",
+        "no TRL here",
+    ] {
+        assert!(told.contains(part), "{told}");
+    }
+    assert!(!folder.join("study.db").exists());
+    // What TRL does not do leaves the built-in engine, also beside a GPU of PyTorch's.
+    let checked = "{sequence_length: 128, evaluation: {accuracy_check: true}}";
+    let other = bench(&SPACE.replace("{sequence_length: 128}", checked));
+    python_with(other.path(), "1.16.0", &[GPU]);
+    let line = engine_line(&errors_of(&succeeds(
+        other.path(),
+        &[&auto[..], &["--dry-run"]].concat(),
+    )));
+    assert!(line.starts_with("auto takes the built-in engine"), "{line}");
+    let command = bench("backend: {command: [run]}\nobjectives: [loss]\nspace: {x: [1, 2]}\n");
+    let told = refused(command.path(), &["search", "space.yaml", "--backend", "auto"]);
+    assert!(told.contains("leave `--backend` out"), "{told}");
+}
+
+#[test]
+fn a_study_keeps_the_engine_that_it_began_in() {
+    let folder = bench(&format!("{SPACE}backend: auto\n"));
+    let folder = folder.path();
+    let auto = |trials: &str| {
+        let words = ["search", "space.yaml", "--python", "./python", "--trials", trials];
+        engine_line(&errors_of(&succeeds(folder, &words)))
+    };
+    assert!(auto("3").starts_with("auto takes the built-in engine"));
+    assert_eq!(auto("4"), "the study goes on in the built-in engine, as it began");
+    python_with(folder, "1.16.0", &[GPU]);
+    let line = auto("5");
+    assert!(
+        line.contains("goes on in the built-in engine, as it began; auto would take TRL now: trials run on a GPU"),
+        "{line}"
+    );
+    assert_eq!(queried(folder, "select count(*) as n from study"), "n\n1");
+
+    let other = bench(&format!("{SPACE}backend: auto\n"));
+    let other = other.path();
+    of_family(other, falcon);
+    succeeds(other, &["search", "space.yaml", "--python", "./python"]);
+    stand_in(other, "echo gone >&2; exit 1");
+    of_family(other, |config| config["model_type"] = "llama".into());
+    let told = refused(
+        other,
+        &["search", "space.yaml", "--python", "./python", "--trials", "4"],
+    );
+    assert!(
+        told.contains("the study began in TRL") && told.contains("gone") && told.contains("--as NEW_NAME"),
         "{told}"
     );
 }

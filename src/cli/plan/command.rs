@@ -43,6 +43,9 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     if let Backend::Trl(_) = study.backend {
         tell("trials of this study run in TRL: these are costs of the native engine; --stack trl says what TRL needs");
     }
+    if study.engine_is_open {
+        tell("the study leaves its engine to the search (`backend: auto`): these are costs of the native engine");
+    }
     let sheet = args.device.as_deref().map(predict::device).transpose();
     let sheet = sheet.map_err(CliError::bad_input)?;
     let looked_at = rows_of(&study, has_data)?;

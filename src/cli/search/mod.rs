@@ -8,6 +8,7 @@ mod changed_inputs;
 mod command;
 mod detach;
 mod dry_run;
+mod engine_choice;
 mod kernels;
 mod opened_study;
 mod other_family;
