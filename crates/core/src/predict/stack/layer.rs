@@ -10,6 +10,9 @@ use super::tape::{Backward, Cost, Op, Parameter, Tape, Tensor};
 /// Distance from the index of an adapter's first factor to that of its magnitudes.
 const MAGNITUDES: usize = 32;
 
+/// Bytes of a number that PyTorch draws a processor's dropout by, before it is one of the mask.
+const DRAWN_BYTES: u64 = 4;
+
 /// A model in a setting: sizes of everything that goes through a layer.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
@@ -486,7 +489,7 @@ impl Model {
             false => cast(tape, input, width),
         };
         let kept = if has_dropout {
-            dropped(tape, &wide)
+            self.dropped(tape, &wide)
         } else {
             wide.clone()
         };
@@ -564,6 +567,23 @@ impl Model {
             true => sum,
             false => cast(tape, &sum, width),
         }
+    }
+
+    /// Dropout, with its mask: a GPU keeps a byte for each element, a processor a factor in the input's dtype.
+    fn dropped(&self, tape: &mut Tape, input: &Tensor) -> Tensor {
+        let width = if self.is_host { input.width } else { 1 };
+        let mask = tape.tensor(input.elements, width, Kind::Working);
+        if self.is_host {
+            drop(tape.tensor(input.elements, DRAWN_BYTES, Kind::Working));
+        }
+        tape.op(Op {
+            elements: input.elements,
+            width: input.width,
+            inputs: &[input],
+            saved: &[&mask],
+            cost: [Cost::pass(3 * input.bytes()), Cost::pass(3 * input.bytes())],
+            ..Op::default()
+        })
     }
 
     pub(super) fn parameter(&self, index: usize, elements: u64) -> Parameter {
@@ -681,18 +701,6 @@ fn gated(tape: &mut Tape, left: &Tensor, right: &Tensor) -> Tensor {
     })
 }
 
-fn dropped(tape: &mut Tape, input: &Tensor) -> Tensor {
-    let mask = tape.tensor(input.elements, 1, Kind::Working);
-    tape.op(Op {
-        elements: input.elements,
-        width: input.width,
-        inputs: &[input],
-        saved: &[&mask],
-        cost: [Cost::pass(3 * input.bytes()), Cost::pass(3 * input.bytes())],
-        ..Op::default()
-    })
-}
-
 fn twice(cost: Cost) -> Cost {
     Cost {
         flops: 2.0 * cost.flops,
@@ -736,7 +744,7 @@ mod tests {
         saved: u64,
     }
 
-    fn model(case: &Case) -> Model {
+    fn model(case: &Case, is_host: bool) -> Model {
         let mut setting = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Numbers);
         setting.attention = case.attention;
         setting.dora = case.dora;
@@ -763,7 +771,7 @@ mod tests {
             shape: ModelShape::from_json("config.json", &serde_json::from_str(&config).unwrap()).unwrap(),
             setting,
             repeats_heads: false,
-            is_host: false,
+            is_host,
             rows: 2,
         }
     }
@@ -910,9 +918,10 @@ mod tests {
             },
         ];
         for case in &cases {
-            // The CPU's dropout keeps its mask in the input's dtype, a GPU's one byte for each element.
+            assert_eq!(saved(&model(case, true)), case.saved, "{}", case.name);
+            // A processor's dropout keeps its mask in the input's dtype, a GPU's one byte for each element.
             let masks = if case.has_dropout { 36_864 * 3 } else { 0 };
-            assert_eq!(saved(&model(case)), case.saved - masks, "{}", case.name);
+            assert_eq!(saved(&model(case, false)), case.saved - masks, "{}", case.name);
         }
     }
 }
