@@ -1,5 +1,7 @@
 //! Engines of trials, as options name them.
 
+use crate::space::{Backend, TrlBackend};
+
 /// An engine that trains recipes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(in crate::cli) enum BackendName {
@@ -8,6 +10,16 @@ pub(in crate::cli) enum BackendName {
     Native,
     /// TRL on PyTorch, in a Python that has both.
     Trl,
+}
+
+impl BackendName {
+    /// The backend of that name, with the interpreter that a study file names.
+    pub(in crate::cli) fn backend(self) -> Backend {
+        match self {
+            Self::Native => Backend::Native,
+            Self::Trl => Backend::Trl(TrlBackend::default()),
+        }
+    }
 }
 
 /// What a search is asked to train its trials in.

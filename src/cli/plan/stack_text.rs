@@ -99,7 +99,7 @@ pub(super) fn to_text(plan: &StackPlan, width: Option<usize>) -> String {
     text.extend(
         plan.lengths
             .as_ref()
-            .map(|lengths| lengths.to_text_of(Padder::Stack, width)),
+            .map(|lengths| lengths.to_text(Padder::Stack, width)),
     );
     text
 }

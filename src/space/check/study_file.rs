@@ -43,7 +43,12 @@ impl StudyFile {
     /// # Errors
     /// Errors of [`StudyFile::read`]; where something is asked for and the file is a command's.
     pub fn read_for(path: &Path, asked: Option<Backend>) -> Result<Study, SpaceError> {
-        study_of(Document::read(path)?, ReadOptions::default(), asked)
+        Self::read_for_with(path, asked, ReadOptions::default())
+    }
+
+    /// Reads a study like [`StudyFile::read_for`], as strictly as `options` say.
+    pub fn read_for_with(path: &Path, asked: Option<Backend>, options: ReadOptions) -> Result<Study, SpaceError> {
+        study_of(Document::read(path)?, options, asked)
     }
 
     /// Checks text as if it stood in the file `path`: a study kept in the database, say.
