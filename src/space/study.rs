@@ -46,6 +46,8 @@ pub struct Study {
     pub seed: u64,
     pub sampler: SamplerChoice,
     pub backend: Backend,
+    /// Whether the file leaves the engine to the search; `backend` is the built-in one until it has chosen.
+    pub engine_is_open: bool,
     /// How trial processes are started.
     pub launcher: LauncherSettings,
     /// The stack that the settings are for, where it is another.

@@ -206,6 +206,8 @@ mod trial_run;
 /// Searches whose trials the worker in Python trains, with stand-ins for PyTorch and TRL.
 #[cfg(target_os = "linux")]
 mod trl_backend;
+/// Searches on models that only TRL may train, and the engine that `backend: auto` takes.
+mod trl_families;
 /// Searches whose trials TRL trains, without Python.
 mod trl_search;
 /// Searches that start from earlier studies in the same database.

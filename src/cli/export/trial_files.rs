@@ -16,12 +16,13 @@ use super::saved_dataset::write_rows;
 use super::token_row::TokenRow;
 use super::token_rows;
 use crate::cli::CliError;
+use crate::cli::data::model_family::ModelFamily;
 use crate::cli::terminal::output::write_exact;
 use crate::tools::Tool;
 use crate::tools::export::{ExportInput, Known, RenderError, Rendered, TrainedRows, Warning};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::hexadecimal;
-use peft_tune_core::recipe::{DataFormat, DataSettings, Recipe, TrainingLength};
+use peft_tune_core::recipe::{DataFormat, DataSettings, Recipe, TargetModules, TargetPreset, TrainingLength};
 use peft_tune_core::study::{Metrics, TrialNumber, TrialPlan};
 use peft_tune_core::whole_file::{WholeFile, make_folder};
 use peft_tune_engine::data::{BatchSource, PreparedData, cache_folder, evaluation_batches, make_room};
@@ -101,8 +102,10 @@ impl TrialFiles {
         recipe.training.seed = recipe.training.seed.wrapping_add(seed_offset);
         let source = BatchSource::of_recipe(&data, &recipe).map_err(CliError::bad_input)?;
         let steps = source.steps(length);
-        let architecture = Architecture::from_config(&files.config).ok();
-        let refused = refused(tool, &recipe, architecture.as_ref());
+        let family = ModelFamily::read(&files.config)?;
+        let architecture = family.architecture();
+        let mut refused = refused(tool, &recipe, architecture);
+        refused.extend(unknown_layers(&recipe, &family));
 
         let model = std::path::absolute(&files.folder).map_err(CliError::bad_input)?;
         let rows = CachedRows::of(&data)?;
@@ -112,7 +115,7 @@ impl TrialFiles {
         recipe.training.seed %= SEEDS;
         let counted = data.train().statistics();
         let known = Known {
-            architecture: architecture.as_ref(),
+            architecture,
             model_folder: Some(&model),
             data_format: Some(DataFormat::Tokenized),
             trained: Some(TrainedRows {
@@ -177,6 +180,20 @@ pub(in crate::cli) fn refused(tool: Tool, recipe: &Recipe, architecture: Option<
         }),
     }
     refused
+}
+
+/// The refusal of a name for some of the linear layers of a model whose family alone tells which they are.
+fn unknown_layers(recipe: &Recipe, family: &ModelFamily) -> Option<Warning> {
+    let (Some(adapter), ModelFamily::Other(other)) = (&recipe.adapter, family) else {
+        return None;
+    };
+    match adapter.target_modules {
+        TargetModules::Preset(TargetPreset::AllLinear) | TargetModules::Named(_) => None,
+        TargetModules::Preset(preset @ (TargetPreset::Attention | TargetPreset::Mlp)) => Some(Warning {
+            field: "adapter.target_modules",
+            message: other.refusal_of(preset.name(), &[]),
+        }),
+    }
 }
 
 /// Whether trials are measured with what the tool's file tells of a field: the trial or the model decides it, or, of
@@ -284,7 +301,7 @@ mod tests {
     use super::*;
     use crate::tools::import::parse_recipe;
     use peft_tune_core::recipe::{
-        AdapterSettings, Checkpointing, OptimizerKind, OptimizerOffload, TargetModules, TrainingData, TrainingSet,
+        AdapterSettings, Checkpointing, OptimizerKind, OptimizerOffload, TrainingData, TrainingSet,
     };
 
     /// Fields that a changed recipe is refused for in TRL.

@@ -79,7 +79,7 @@ pub struct StudyFile {
     /// How the next parameters are chosen; default `auto`.
     #[serde(default)]
     pub sampler: SamplerEntry,
-    /// What runs the trials: `native`, `trl` (TRL on PyTorch), or a command of your own.
+    /// What runs the trials: `native`, `trl` (TRL on PyTorch), `auto` (whichever of the two can), or a command of your own.
     #[serde(default)]
     pub backend: BackendEntry,
     /// How trial processes are started: `local`, `{slurm: {..}}`, `{ssh: {..}}`, `{kubernetes: {..}}`, or `{command: [..]}`.
@@ -220,6 +220,8 @@ pub enum BackendEntry {
     Native,
     /// TRL, in the Python of the active environment.
     Trl,
+    /// The built-in engine or TRL: which one, a search chooses where it begins.
+    Auto,
     /// A command, or TRL with settings of its own.
     Keys(BackendKeys),
 }
@@ -332,17 +334,18 @@ name_or_map!(
 
 name_or_map!(
     BackendEntry,
-    "native, trl, {trl: {python: ..}}, or {command: [program, argument, ..]}",
+    "native, trl, auto, {trl: {python: ..}}, or {command: [program, argument, ..]}",
     |name| match name {
         "native" => Some(BackendEntry::Native),
         "trl" => Some(BackendEntry::Trl),
+        "auto" => Some(BackendEntry::Auto),
         _ => None,
     },
     BackendEntry::Keys,
     "Backend",
     |keys: BackendKeys| {
         "anyOf": [
-            {"enum": ["native", "trl"]},
+            {"enum": ["native", "trl", "auto"]},
             {"allOf": [keys, {"anyOf": [
                 {"required": ["command"], "not": {"required": ["trl"]}},
                 {"required": ["trl"], "maxProperties": 1},

@@ -252,7 +252,7 @@ impl Schedule<'_> {
         let step_rows = EpochSteps::new(rows, &recipe.batch).rows_per_full_step();
         let step_tokens = step_rows as f64 * tokens as f64 / rows.max(1) as f64;
         // The step on the longest rows is a whole one.
-        let whole_steps = 1.0 + measured_share(recipe) * (steps + warmup) as f64;
+        let whole_steps = 1.0 + measured_share(self.study, recipe) * (steps + warmup) as f64;
         Some(whole_steps * step_tokens / throughput)
     }
 }

@@ -10,6 +10,9 @@ use super::tape::{Backward, Cost, Op, Tape, Tensor};
 /// Distance from the index of an adapter's first factor to that of its magnitudes.
 const MAGNITUDES: usize = 32;
 
+/// Bytes of a number that PyTorch draws a processor's dropout by, before it is one of the mask.
+const DRAWN_BYTES: u64 = 4;
+
 impl Model {
     /// One decoder layer.
     pub(super) fn layer(&self, tape: &mut Tape, index: usize, input: Tensor) -> Tensor {
@@ -406,7 +409,7 @@ impl Model {
             false => cast(tape, input, width),
         };
         let kept = if has_dropout {
-            dropped(tape, &wide)
+            self.dropped(tape, &wide)
         } else {
             wide.clone()
         };
@@ -486,6 +489,23 @@ impl Model {
         }
     }
 
+    /// Dropout, with its mask: a GPU keeps a byte for each element, a processor a factor in the input's dtype.
+    fn dropped(&self, tape: &mut Tape, input: &Tensor) -> Tensor {
+        let width = if self.is_host { input.width } else { 1 };
+        let mask = tape.tensor(input.elements, width, Kind::Working);
+        if self.is_host {
+            drop(tape.tensor(input.elements, DRAWN_BYTES, Kind::Working));
+        }
+        tape.op(Op {
+            elements: input.elements,
+            width: input.width,
+            inputs: &[input],
+            saved: &[&mask],
+            cost: [Cost::pass(3 * input.bytes()), Cost::pass(3 * input.bytes())],
+            ..Op::default()
+        })
+    }
+
     /// The weights of a layer that devices share out, gathered for its passes.
     fn gathered_layer(&self, tape: &mut Tape) -> Option<Tensor> {
         let [weights, ..] = self.setting.shares();
@@ -511,18 +531,6 @@ fn gated(tape: &mut Tape, left: &Tensor, right: &Tensor) -> Tensor {
         inputs: &[left, right],
         saved: &[left, right],
         cost: [Cost::pass(3 * left.bytes()), Cost::pass(5 * left.bytes())],
-        ..Op::default()
-    })
-}
-
-fn dropped(tape: &mut Tape, input: &Tensor) -> Tensor {
-    let mask = tape.tensor(input.elements, 1, Kind::Working);
-    tape.op(Op {
-        elements: input.elements,
-        width: input.width,
-        inputs: &[input],
-        saved: &[&mask],
-        cost: [Cost::pass(3 * input.bytes()), Cost::pass(3 * input.bytes())],
         ..Op::default()
     })
 }
