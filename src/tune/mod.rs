@@ -49,7 +49,7 @@ mod trials;
 mod tuner;
 mod widen;
 
-pub use baseline::{Width, baseline, usual_learning_rate};
+pub use baseline::{Width, baseline};
 pub use confirm::Repeat;
 pub use confirmation::LackOfTime;
 pub use cost_model::CostModel;

@@ -15,7 +15,7 @@ use crate::cli::processes::engine::Engine;
 use crate::cli::processes::interpreter::Stack;
 use crate::cli::terminal::output::tell;
 use crate::report::printable;
-use crate::space::{Backend, Study, StudyFile};
+use crate::space::{Backend, BackendKind, Study, StudyFile};
 use crate::store::Store;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_kernels::device::first_gpu;
@@ -165,12 +165,11 @@ fn began_in(args: &Args, found: &Candidates) -> Result<Option<Engine>, CliError>
         Ok(studies)
     })?;
     let name = args.name.as_deref().or_else(|| found.name());
-    let known = studies
-        .iter()
-        .find(|known| Some(known.name.as_str()) == name && known.trains_recipes);
-    Ok(known.map(|known| match known.trains_in_trl {
-        true => Engine::Trl,
-        false => Engine::Native,
+    let known = studies.iter().find(|known| Some(known.name.as_str()) == name);
+    Ok(known.and_then(|known| match known.backend {
+        BackendKind::Native => Some(Engine::Native),
+        BackendKind::Trl => Some(Engine::Trl),
+        BackendKind::Command => None,
     }))
 }
 

@@ -29,8 +29,8 @@ pub(super) async fn prepare(args: &Args, study: &Study, progress: &SearchProgres
     let say = |text: Option<String>| text.filter(|_| !args.json).into_iter().for_each(tell);
     let target = target_stack::of_study(study)?;
     let (slots, stack) = (args.workers.slots(study)?, args.workers.stack.as_ref());
-    let runs_on = (slots.as_slice(), args.workers.together_text());
-    say(Some(announcement::plan_text(study, &args.database, runs_on)));
+    let together = args.workers.together_text();
+    say(Some(announcement::plan_text(study, &args.database, &slots, together)));
     let mut grounds = None;
     let mut store = None;
     let data_bytes = study.base.as_ref().map_or(0, |base| file_bytes(&base.data));

@@ -41,8 +41,7 @@ const RATES: [(&str, f64, f64, f64, Option<f64>); 5] = [
 #[test]
 fn the_loss_expected_at_the_full_length_goes_before_that_of_short_trainings() {
     let (problem, history) = lengths(&RATES);
-    let chosen =
-        |history: &[Trial]| recommend(&problem, history, &Preference::default()).map(|one| one.trial.number.0);
+    let chosen = |history: &[Trial]| recommend(&problem, history, &Preference::default()).map(|one| one.trial.number.0);
     assert_eq!(chosen(&history), Ok(2));
     let reason = recommend(&problem, &history, &Preference::default()).unwrap().reason;
     assert!(

@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Result};
 
-use super::matmul::{self, Order};
 use super::expert_offsets::Offsets;
+use super::matmul::{self, Order};
 use super::{Parameter, Tensor, bytes, storage};
 use crate::span::{Shape, Work, op};
 use crate::tensor::PaperTensor;
