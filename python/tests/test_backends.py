@@ -568,6 +568,17 @@ class Bases(unittest.TestCase):
         self.assertEqual(list(base_model.tensors_in([scales, StandInTensor()]))[:2], [scales.absmax, nested.absmax])
 
 
+    def test_a_model_that_names_no_class_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = Path(folder, "config.json")
+            for text in ('{"model_type": "llama"}', '{"architectures": []}', '{"architectures": null}'):
+                config.write_text(text)
+                with self.assertRaisesRegex(trial_files.Invalid, "names no `architectures`"):
+                    base_model.check_class(folder)
+            config.write_text('{"architectures": ["LlamaForCausalLM"]}')
+            base_model.check_class(folder)
+
+
 class Files(unittest.TestCase):
     def program(self, folder, body):
         path = Path(folder, "program")

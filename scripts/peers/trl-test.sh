@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Searches with `backend: trl`, for real: the quickstart's model, TRL and PEFT on the CPU. The first has trials that are complete,
-# pruned and out of memory; its settings are then trained by workers that trl_worker.py speaks to, and compared.
+# pruned and skipped by prediction; trl_families.py searches models that the built-in engine lacks; settings of the first are then
+# trained by workers that trl_worker.py speaks to, and compared.
 #
 #   scripts/peers/trl-test.sh [BINARY] [PYTHON]             # PYTHON has torch, transformers, peft, trl and its `datasets`
 #   KILLS=50 scripts/peers/trl-test.sh [BINARY] [PYTHON]    # so many kills of Python workers, instead of 3
@@ -13,7 +14,7 @@ trap 'rm -rf "$work"' EXIT
 export PEFT_TUNE_CACHE=$work/cache PEFT_TUNE_WAIT_QUIET=0s
 assets=$root/search_spaces/quickstart
 
-# A micro-batch of 1024 rows does not fit into the limit; of three learning rates two teach nothing, so that whichever order they
+# A micro-batch of 1024 rows cannot fit into the limit; of three learning rates two teach nothing, so that whichever order they
 # come in, one of these is behind the median.
 cat > "$work/trl.yaml" <<SPACE
 study: trl
@@ -46,8 +47,9 @@ grep -F "trl 1." "$work/search.log" || { cat "$work/search.log"; echo "the searc
 states=$("$binary" query "select trial, state, reason, throughput, loss from trial_summary order by trial" \
   --db "$work/results.db" --format csv)
 echo "$states"
-for wanted in ',complete,' ',pruned,' ',failed,out_of_memory'; do
+for wanted in ',complete,' ',pruned,' ',skipped,.*predicted to need .* MiB in TRL'; do
   grep -q "$wanted" <<< "$states" || { cat "$work/search.log"; echo "no trial is $wanted" >&2; exit 1; }
 done
-echo "a search with TRL: complete, pruned and out-of-memory trials"
+echo "a search with TRL: complete, pruned and skipped trials"
+"$python" "$root/scripts/peers/trl_families.py" "$binary" "$work"
 "$python" "$root/scripts/peers/trl_worker.py" "$binary" "$work/results.db" "$work" --kills "${KILLS:-3}"

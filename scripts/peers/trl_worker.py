@@ -1,6 +1,6 @@
 """What the worker of `backend: trl` does with TRL itself, on the CPU. scripts/peers/trl-test.sh runs this.
 
-    trl_worker.py PROGRAM DATABASE FOLDER [--only bits,fields,steps,peak,overhead,kills] [--kills 8] [--seed 1]
+    trl_worker.py PROGRAM DATABASE FOLDER [--only bits,fields,steps,peak,limit,overhead,kills] [--kills 8] [--seed 1]
 
 The interpreter that runs this has TRL. DATABASE has a study `trl` with a complete trial, whose recipe is taken.
 
@@ -8,6 +8,7 @@ bits       settings A, B, A in one worker and A in a fresh one: losses, rates, n
 fields     SFTConfig and LoraConfig of a trial beside those that TRL's parser makes of `export --format trl`, field by field
 steps      ten fp32 steps from one adapter beside `peft-tune train`: losses within 1e-5, rates within 1e-9
 peak       the measured peak beside what `plan --check --stack trl --device cpu` predicts: within 3%
+limit      a trial that needs more than it may take is out of memory, and the process trains the next one
 overhead   the least of three later trials' time besides its steps and evaluations: under half a second
 kills      a search whose Python workers are killed by SIGKILL: no finished trial is lost or run again, no process is left
 """
@@ -32,6 +33,8 @@ ASSETS = HERE.parents[1] / "search_spaces" / "quickstart"
 #: Fields in which a trial and its export differ because their lengths do: a share of the steps becomes a number of them.
 OF_LENGTH = {"max_steps", "num_train_epochs", "warmup_steps"}
 PEAK_WITHIN, OVERHEAD_S = 0.03, 0.5
+#: Rows of a micro-batch that takes several times as much as it may.
+MANY_ROWS, LIMIT_BYTES = 1024, 1 << 30
 #: Module whose processes are the Python workers.
 MODULE = "peft_tune.backends"
 
@@ -64,14 +67,14 @@ class Worker:
             fail(f"the worker ended with {self.process.wait()}")
         return json.loads(line)
 
-    def run(self, number, recipe, plan):
-        """Runs a trial to its end, and returns what it told."""
+    def run(self, number, recipe, plan, limit_bytes=None, state="complete"):
+        """Runs a trial to its end, which is to be of this state, and returns what it told."""
         self.say(
             request="trial",
             number=number,
             attempt=1,
             task={"recipe": {"recipe": recipe, "plan": plan}},
-            memory_limit_bytes=None,
+            memory_limit_bytes=limit_bytes,
             time_limit_s=None,
         )
         told = types.SimpleNamespace(steps=[], evaluations=[], ended=None)
@@ -84,7 +87,7 @@ class Worker:
                 told.evaluations.append(message["evaluation"])
             elif event == "ended":
                 told.ended = message
-        if told.ended["state"]["state"] != "complete":
+        if told.ended["state"]["state"] != state:
             fail(f"trial {number} ended so: {told.ended}")
         return told
 
@@ -242,11 +245,15 @@ def check_steps(options):
 
 def check_peak(options):
     _, recipe, _ = recipes(options)
-    # A processor keeps dropout's masks in the inputs' dtype; what is predicted is a GPU's, of a byte.
-    recipe["adapter"]["dropout"] = 0.0
     plan = plan_of(0, measure={"steps": 3, "max_warmup_steps": 2})
     with worker_of(options) as worker:
-        measured = worker.run(0, recipe, plan).ended["state"]["metrics"]["peak_memory"]
+        for number, dropout in enumerate((0.0, 0.1)):
+            recipe["adapter"]["dropout"] = dropout
+            measured = worker.run(number, recipe, plan).ended["state"]["metrics"]["peak_memory"]
+            compare_peak(options, recipe, plan, measured)
+
+
+def compare_peak(options, recipe, plan, measured):
     asked = json.dumps({"tool": "trl", "recipe": recipe, "plan": plan})
     files = subprocess.run(
         [options.program, "trial-files"], input=asked + "\n", capture_output=True, text=True, check=True, cwd=options.folder
@@ -262,7 +269,20 @@ def check_peak(options):
     error = predicted / measured - 1
     if abs(error) > PEAK_WITHIN:
         fail(f"the peak is {measured / 1e6:.1f} MB, predicted were {predicted / 1e6:.1f} MB ({error:+.1%})")
-    print(f"peak: {measured / 1e6:.1f} MB of tensors, predicted {error:+.1%}")
+    dropout = recipe["adapter"]["dropout"]
+    print(f"peak: {measured / 1e6:.1f} MB of tensors with a dropout of {dropout}, predicted {error:+.1%}")
+
+
+def check_limit(options):
+    _, recipe, _ = recipes(options)
+    many = {**recipe, "batch": {**recipe["batch"], "micro_batch": MANY_ROWS}}
+    plan = plan_of(0, measure={"steps": 3, "max_warmup_steps": 2})
+    with worker_of(options) as worker:
+        reason = worker.run(0, many, plan, LIMIT_BYTES, state="failed").ended["state"]["reason"]
+        if reason["kind"] != "out_of_memory":
+            fail(f"a micro-batch of {MANY_ROWS} rows ended so: {reason}")
+        worker.run(1, recipe, plan, LIMIT_BYTES)
+    print(f"limit: {MANY_ROWS} rows are out of memory in phase {reason['phase']}, and the next trial is complete")
 
 
 def check_overhead(options):
@@ -389,6 +409,7 @@ CHECKS = {
     "fields": check_fields,
     "steps": check_steps,
     "peak": check_peak,
+    "limit": check_limit,
     "overhead": check_overhead,
     "kills": check_kills,
 }

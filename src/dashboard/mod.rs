@@ -14,6 +14,7 @@ mod news;
 mod now;
 mod route;
 mod server;
+mod shared;
 mod stream;
 mod token;
 

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use super::DashboardError;
 use super::copy::CopyRequest;
 use super::guard::{Hosts, guard};
-use super::server::Shared;
+use super::shared::Shared;
 use super::stream::events;
 use crate::report::html::{ICON, asset, live_document};
 use crate::store::{StoreError, StudyId};

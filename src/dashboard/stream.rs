@@ -14,7 +14,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use super::DashboardError;
 use super::news::News;
 use super::now::Now;
-use super::server::{Latest, Shared};
+use super::shared::{Latest, Shared};
 use crate::report::html::StudyView;
 
 /// How often the database is asked whether it changed.

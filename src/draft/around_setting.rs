@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::machine::Machine;
-use super::study_text::{near, one_line, quoted, study_name};
+use super::study_text::{engine, near, one_line, quoted, study_name};
 use crate::report::bytes;
 use crate::tools::import::Imported;
 use peft_tune_core::recipe::settings::settings;
@@ -24,6 +24,8 @@ pub(crate) struct Around<'a> {
     pub machine: &'a Machine,
     /// Rows of the data, about, where that is quick to say.
     pub rows: Option<u64>,
+    /// The built-in engine lacks the model's family, and TRL trains it.
+    pub trains_in_trl: bool,
 }
 
 /// Settings that are written even where they have their usual value.
@@ -58,11 +60,12 @@ pub(crate) fn study_around(around: &Around<'_>) -> String {
         .map_or(Path::new("data"), PathBuf::as_path);
     let name = study_name(around.output, &recipe.model, data_file);
     let limit = around.memory_bytes >> 20;
-    let searched = searched(recipe);
+    let searched = searched(recipe, around.trains_in_trl);
     [
         heading(around),
         format!("study: {}\n\n", quoted(&name)),
         format!("model: {}\n", quoted(&near(&recipe.model, around.output))),
+        engine(around.trains_in_trl).to_owned(),
         data(&recipe.data, around.output),
         format!(
             "objectives: [throughput, peak_memory, loss]\nconstraints:\n  peak_memory: \"<= {limit} MiB\"\n\
@@ -134,7 +137,7 @@ fn lines(value: &Value) -> String {
         .collect()
 }
 
-fn searched(recipe: &Recipe) -> Vec<Searched> {
+fn searched(recipe: &Recipe, trains_in_trl: bool) -> Vec<Searched> {
     let batch = &recipe.batch;
     let mut all = Vec::new();
     if let Some(adapter) = &recipe.adapter {
@@ -143,7 +146,7 @@ fn searched(recipe: &Recipe) -> Vec<Searched> {
             values: format!("{:?}", neighbours(adapter.rank, 4096)),
             own: json!(adapter.rank),
         });
-        all.push(targets(adapter));
+        all.push(targets(adapter, trains_in_trl));
     }
     let rate = recipe.optimizer.learning_rate;
     all.push(Searched {
@@ -165,7 +168,11 @@ fn searched(recipe: &Recipe) -> Vec<Searched> {
     });
     all.push(Searched {
         name: "packing",
-        values: "[false, true]".to_owned(),
+        // Filled rows take flash-attn in TRL.
+        values: match trains_in_trl {
+            true => format!("[{}]", batch.packing),
+            false => "[false, true]".to_owned(),
+        },
         own: json!(batch.packing),
     });
     let form = recipe.gradient_checkpointing;
@@ -195,8 +202,8 @@ fn rounded(value: f64) -> f64 {
     format!("{value:.2e}").parse().unwrap_or(value)
 }
 
-/// The own modules, those of attention, and all.
-fn targets(adapter: &AdapterSettings) -> Searched {
+/// The own modules, those of attention, and all; of a family that is not known the own ones alone.
+fn targets(adapter: &AdapterSettings, trains_in_trl: bool) -> Searched {
     let own = json!(adapter.target_modules);
     let mut values = vec![own.clone()];
     for preset in [TargetPreset::Attention, TargetPreset::AllLinear] {
@@ -207,7 +214,7 @@ fn targets(adapter: &AdapterSettings) -> Searched {
                 .map(String::as_str)
                 .eq(preset.row().modules.iter().copied()),
         };
-        if !is_own {
+        if !is_own && !trains_in_trl {
             values.push(json!(preset.name()));
         }
     }

@@ -142,6 +142,7 @@ mod tests {
             parameters,
             learning_rates: RateRange::of(parameters),
             size: TrialSize::new(217.0, pace),
+            trains_in_trl: false,
             left_out: Vec::new(),
         }
     }

@@ -22,6 +22,8 @@ pub(crate) struct Plan {
     pub parameters: Option<u64>,
     pub learning_rates: RateRange,
     pub size: TrialSize,
+    /// The built-in engine lacks the model's family, and TRL trains it.
+    pub trains_in_trl: bool,
     /// What was dropped and why, a fragment each.
     pub left_out: Vec<String>,
 }
@@ -94,6 +96,7 @@ impl Plan {
             parameters,
             learning_rates: RateRange::of(parameters),
             size: TrialSize::new(rows.mean(sequence_length), None),
+            trains_in_trl: false,
             left_out: Vec::new(),
         }
     }

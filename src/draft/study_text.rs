@@ -19,6 +19,7 @@ pub(crate) fn study_file(answers: &Answers, plan: &Plan, longer: Option<&LongerR
         heading(answers, plan),
         format!("study: {}\n\n", quoted(&name)),
         format!("model: {}\n", quoted(&near(&answers.model, output))),
+        engine(plan.trains_in_trl).to_owned(),
         data(answers, longer, output),
         format!(
             "objectives: [throughput, peak_memory, loss]\nconstraints:\n  peak_memory: \"<= {} MiB\"\n\n",
@@ -43,6 +44,14 @@ pub(super) fn study_name(output: &Path, model: &str, data: &Path) -> String {
             let parts: Vec<String> = [model, stem(data)].into_iter().flatten().collect();
             parts.join("-")
         }
+    }
+}
+
+/// The line that names the engine, where it is not the built-in one.
+pub(super) fn engine(trains_in_trl: bool) -> &'static str {
+    match trains_in_trl {
+        true => "backend: trl              # the built-in engine lacks the model's family\n",
+        false => "",
     }
 }
 
@@ -138,10 +147,17 @@ fn space(plan: &Plan) -> String {
         "full"
     };
     let quantized = plan.precisions.contains(&Precision::Nf4);
-    let optimizers = if quantized {
+    let optimizers = if plan.trains_in_trl {
+        "adamw"
+    } else if quantized {
         "[adamw, paged_adamw_8bit]"
     } else {
         "[adamw, adamw_8bit]"
+    };
+    let targets = match plan.trains_in_trl {
+        // Which layers are those of attention, the table of families says, and this one is not in it.
+        true => "all-linear",
+        false => "[attention, all-linear]",
     };
     let size = &plan.size;
     let rates = &plan.learning_rates;
@@ -150,7 +166,7 @@ fn space(plan: &Plan) -> String {
          # What the adapter can learn.\n  \
          rank: {:?}\n  \
          alpha_ratio: [1, 2]       # alpha = ratio x rank\n  \
-         target_modules: [attention, all-linear]\n  \
+         target_modules: {targets}\n  \
          dropout: 0.0\n  \
          # How it learns.\n  \
          # The range widens by itself when the best rate lies at its edge; `fixed: true` in the braces keeps it.\n  \
@@ -185,6 +201,9 @@ fn smaller_batch(size: &TrialSize) -> &'static str {
 
 /// Filled rows are tried where a trial has steps enough of them.
 fn packing(plan: &Plan) -> String {
+    if plan.trains_in_trl {
+        return "false            # filled rows take a GPU and flash-attn in TRL".to_owned();
+    }
     match plan.too_few_packed_steps() {
         None => "[false, true]".to_owned(),
         Some(steps) => format!("false            # filled rows would leave a trial {steps} steps"),

@@ -40,7 +40,8 @@ impl ExportFormat {
 
     /// Names that the file may have which is started with.
     pub fn file_names(self) -> Vec<&'static str> {
-        self.tool().map_or(vec![recipe::FILE_NAME], |tool| tool.file_names().collect())
+        self.tool()
+            .map_or(vec![recipe::FILE_NAME], |tool| tool.file_names().collect())
     }
 
     /// Name of the file that is started with for a trainer.

@@ -160,13 +160,8 @@ impl Lengths {
         Self { sets, ..self }
     }
 
-    /// Text for people, with a chart, of this engine.
-    pub fn to_text(&self, width: Option<usize>) -> String {
-        self.to_text_of(Padder::Nobody, width)
-    }
-
     /// Text for people, with a chart, of what `padder` does.
-    pub fn to_text_of(&self, padder: Padder, width: Option<usize>) -> String {
+    pub fn to_text(&self, padder: Padder, width: Option<usize>) -> String {
         let mut text = "\ndata\n".to_owned();
         let mut line = |name: &str, value: &str| {
             // Writing to a string cannot fail.
@@ -393,7 +388,7 @@ mod tests {
             all_rows: Some(90),
         };
         let lengths = Lengths::new(vec![11, 2, 10], vec![at], &[1, 2], Some(sample));
-        let text = lengths.to_text(None);
+        let text = lengths.to_text(Padder::Nobody, None);
         for part in [
             "3 to train on, 23 tokens, a sample: the first 3 rows of about 90",
             "2 rows are cut, which loses 5 tokens, 4 are longer and left out; peaks are those of rows of 8, as others",

@@ -46,6 +46,8 @@ pub struct Study {
     pub seed: u64,
     pub sampler: SamplerChoice,
     pub backend: Backend,
+    /// Whether the file leaves the engine to the search; `backend` is the built-in one until it has chosen.
+    pub engine_is_open: bool,
     /// How trial processes are started.
     pub launcher: LauncherSettings,
     /// The stack that the settings are for, where it is another.
@@ -85,23 +87,60 @@ pub enum Backend {
     Command(CommandBackend),
 }
 
+/// Kind of a backend, without what belongs to one machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendKind {
+    Native,
+    Trl,
+    Command,
+}
+
 impl Backend {
-    /// Whether a trial is the training of a recipe, whose settings, phases and metrics are known; a command's trials are what it
-    /// makes of its parameters.
-    pub fn trains_recipes(&self) -> bool {
+    /// Kind of the backend.
+    pub fn kind(&self) -> BackendKind {
         match self {
-            Self::Native | Self::Trl(_) => true,
-            Self::Command(_) => false,
+            Self::Native => BackendKind::Native,
+            Self::Trl(_) => BackendKind::Trl,
+            Self::Command(_) => BackendKind::Command,
         }
+    }
+
+    /// Whether a trial is the training of a recipe; see [`BackendKind::trains_recipes`].
+    pub fn trains_recipes(&self) -> bool {
+        self.kind().trains_recipes()
     }
 
     /// Name of the backend, as study files have it.
     pub fn name(&self) -> &'static str {
+        self.kind().name()
+    }
+}
+
+impl BackendKind {
+    /// All kinds.
+    const ALL: [Self; 3] = [Self::Native, Self::Trl, Self::Command];
+
+    /// Whether a trial is the training of a recipe, whose settings, phases and metrics are known; a command's trials are what it
+    /// makes of its parameters.
+    pub fn trains_recipes(self) -> bool {
+        match self {
+            Self::Native | Self::Trl => true,
+            Self::Command => false,
+        }
+    }
+
+    /// Name of the kind, as study files have it.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
-            Self::Trl(_) => "trl",
-            Self::Command(_) => "command",
+            Self::Trl => "trl",
+            Self::Command => "command",
         }
+    }
+
+    /// The kind of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 

@@ -33,8 +33,8 @@ pub use profiles::{
 pub use query::{NamedQuery, RowSink, SqlValue};
 pub use record::{DataSetRecord, EvaluationRecord, MachineRecord, ModelRecord, StepRecord, StudyRecord};
 pub use study::{
-    EndingRecord, FINDS_LENGTH, InputRecord, OpenStudy, RequestId, RequestOutcome, Runner, SearchBudget, SearchStage,
-    Spending, SpentTime, StoredRequest, StudyId, StudyOverview, TARGET_DEVICE, TARGET_STACK,
+    DEVICE, EndingRecord, FINDS_LENGTH, InputRecord, OpenStudy, RequestId, RequestOutcome, Runner, SearchBudget,
+    SearchStage, Spending, SpentTime, StoredRequest, StudyId, StudyOverview, TARGET_DEVICE, TARGET_STACK,
 };
 pub use trackio::{TrackioFile, TrackioRow, TrackioRun};
 pub use trial::{

@@ -1,6 +1,7 @@
 //! Other programs that train: one row and one folder each, and what their folders share.
 
 mod axolotl;
+mod called;
 pub mod export;
 pub mod import;
 mod keys;
@@ -13,7 +14,7 @@ mod transformers;
 mod trl;
 mod unsloth;
 
+pub use called::{optimizer_called, setting_called};
 pub(crate) use keys::{ToolKeys, Word};
-pub use keys::{optimizer_called, setting_called};
 pub use tool::{Tool, UnknownTool};
 pub use transformers::is_of_bitsandbytes;

@@ -31,23 +31,40 @@ const FULL_RATE: f64 = 5e-5;
 const LORA_FACTOR: f64 = 10.0;
 const REFERENCE_WIDTH: f64 = 2000.0;
 
+/// What the usual learning rate of a model goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Width {
+    /// `None` of a family that the built-in engine lacks.
+    pub family: Option<Family>,
+    pub hidden_size: usize,
+}
+
+impl From<&Architecture> for Width {
+    fn from(architecture: &Architecture) -> Self {
+        Self {
+            family: Some(architecture.family),
+            hidden_size: architecture.hidden_size,
+        }
+    }
+}
+
 /// The learning rate of the rule of thumb for a LoRA of a model.
-pub fn usual_learning_rate(architecture: &Architecture) -> f64 {
-    let exponent = match architecture.family {
-        Family::Llama => 0.781,
-        Family::Qwen2 | Family::Qwen3 => 0.0775,
+fn usual_learning_rate(width: Width) -> f64 {
+    let exponent = match width.family {
+        Some(Family::Llama) => 0.781,
+        Some(Family::Qwen2 | Family::Qwen3) => 0.0775,
         _ => 0.5,
     };
-    LORA_FACTOR * FULL_RATE * (REFERENCE_WIDTH / architecture.hidden_size.max(1) as f64).powf(exponent)
+    LORA_FACTOR * FULL_RATE * (REFERENCE_WIDTH / width.hidden_size.max(1) as f64).powf(exponent)
 }
 
 /// The baseline of a study: what the file says of it, and the usual values elsewhere, as near as the space has them.
 /// `None` for a command whose file says nothing, or where no recipe can be made of the values.
-pub fn baseline(study: &Study, architecture: Option<&Architecture>) -> Option<Params> {
+pub fn baseline(study: &Study, width: Option<Width>) -> Option<Params> {
     if study.base.is_none() {
         return (!study.baseline.is_empty()).then(|| whole(study, &|_| None));
     }
-    let rate = architecture.map(usual_learning_rate);
+    let rate = width.map(usual_learning_rate);
     let usual = |parameter: &Parameter| -> Option<ParamValue> {
         let name = parameter.name.as_str();
         let text = USUAL.iter().find(|(other, _)| *other == name);
@@ -122,6 +139,14 @@ mod tests {
         assert_eq!(value("optimizer"), "adamw");
         assert_eq!((value("micro_batch"), value("global_batch")), ("2".into(), "8".into()));
         assert_eq!(value("dropout"), "0");
+    }
+
+    #[test]
+    fn a_family_that_nobody_measured_has_the_middle_exponent() {
+        let rate = |family, hidden_size| usual_learning_rate(Width { family, hidden_size });
+        assert!((rate(None, 2000) / 5e-4 - 1.0).abs() < 1e-9);
+        assert!((rate(None, 500) / 1e-3 - 1.0).abs() < 1e-9);
+        assert!(rate(Some(Family::Llama), 500) > rate(None, 500));
     }
 
     #[test]

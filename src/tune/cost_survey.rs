@@ -7,7 +7,7 @@ use rand_pcg::Pcg64;
 use rayon::prelude::*;
 
 use super::{Forecast, MemoryLimit};
-use crate::space::{Study, recipe_for};
+use crate::space::{Backend, Study, recipe_for};
 use peft_tune_core::predict::{Correction, Imbalance, Prediction, Uncertain};
 use peft_tune_core::recipe::{Recipe, TrainingLength};
 use peft_tune_core::study::{MeasurePlan, Params};
@@ -19,7 +19,9 @@ const MOST_SETTINGS: u64 = 1 << 20;
 const DRAWN: u64 = 1 << 14;
 /// Largest space that a quick look takes whole, and settings that it draws from a larger one.
 const QUICK: u64 = 1 << 11;
-/// Settings of a parallel task.
+/// Settings that are looked at instead, quickly or not, where another stack trains: one takes milliseconds, as its step has all layers.
+const IN_STACK: [u64; 2] = [1 << 9, 1 << 12];
+/// Most settings of a parallel task.
 const BLOCK: u64 = 512;
 
 /// One setting with what it is expected to cost.
@@ -77,12 +79,18 @@ struct SurveyedRange {
 impl CostSurvey {
     /// Looks at all settings of `study`, or at a draw from them.
     pub fn new(study: &Study, forecast: &Forecast) -> Self {
-        Self::of_some(study, forecast, MOST_SETTINGS, DRAWN)
+        match forecast.stack() {
+            None => Self::of_some(study, forecast, MOST_SETTINGS, DRAWN),
+            Some(_) => Self::of_some(study, forecast, IN_STACK[1], IN_STACK[1]),
+        }
     }
 
-    /// A quick look, at some thousand settings at most.
+    /// A quick look, at some settings at most.
     pub fn quick(study: &Study, forecast: &Forecast) -> Self {
-        Self::of_some(study, forecast, QUICK, QUICK)
+        match forecast.stack() {
+            None => Self::of_some(study, forecast, QUICK, QUICK),
+            Some(_) => Self::of_some(study, forecast, IN_STACK[0], IN_STACK[0]),
+        }
     }
 
     /// Tokens a second of the fastest setting that fits; `None` where the device's speed is not known.
@@ -101,11 +109,11 @@ impl CostSurvey {
             None => Some(drawn(study, index)),
         };
         let correction = forecast.correction();
-        let blocks = count.div_ceil(BLOCK);
-        let parts: Vec<SurveyedRange> = (0..blocks)
+        let block_size = count.div_ceil(rayon::current_num_threads() as u64).clamp(1, BLOCK);
+        let parts: Vec<SurveyedRange> = (0..count.div_ceil(block_size))
             .into_par_iter()
             .map(|block| {
-                let indices = block * BLOCK..((block + 1) * BLOCK).min(count);
+                let indices = block * block_size..((block + 1) * block_size).min(count);
                 SurveyedRange::of(forecast, &correction, indices.filter_map(params))
             })
             .collect();
@@ -232,8 +240,14 @@ fn expected(forecast: &Forecast, correction: &Correction, params: &Params, predi
 }
 
 /// Share of a step's micro-batches that a profile phase of a recipe has.
-pub(super) fn measured_share(recipe: &Recipe) -> f64 {
-    MeasurePlan::micro_batches(recipe) as f64 / recipe.batch.micro_batches() as f64
+pub(super) fn measured_share(study: &Study, recipe: &Recipe) -> f64 {
+    match study.backend {
+        // Its steps are whole ones.
+        Backend::Trl(_) => 1.0,
+        Backend::Native | Backend::Command(_) => {
+            MeasurePlan::micro_batches(recipe) as f64 / recipe.batch.micro_batches() as f64
+        }
+    }
 }
 
 /// Seconds of a trial: the step on the longest rows, the profile phase with half of the warm-up that it may take where it is no part
@@ -254,7 +268,7 @@ pub(super) fn trial_s(forecast: &Forecast, params: &Params, step_tokens: f64, to
             Some(_) => 1.0,
             None => {
                 let steps = measure.steps as f64 + measure.max_warmup_steps as f64 / 2.0;
-                1.0 + measured_share(&recipe) * steps
+                1.0 + measured_share(study, &recipe) * steps
             }
         }
     });

@@ -24,6 +24,11 @@ const SHARE_OF_TRIALS: f64 = 0.25;
 const FEWEST_REPEATS: usize = 4;
 /// Share of a budget of time that repeats may take, and the waits before them.
 pub(super) const SHARE_FOR_REPEATS: f64 = 0.1;
+/// Seconds between two looks at what others do; so many calm ones in a row are a quiet moment.
+pub(super) const LOOK_S: f64 = 0.25;
+pub(super) const CALM_LOOKS: usize = 2;
+/// Least seconds from one repeat to the next.
+pub(super) const LEAST_WAIT_S: f64 = CALM_LOOKS as f64 * LOOK_S;
 /// Most seconds of a search that are spent waiting for other programs to leave the processors alone, where nothing else is said.
 const LONGEST_WAIT_S: f64 = 30.0;
 

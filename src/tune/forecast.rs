@@ -8,10 +8,11 @@ use std::sync::{Arc, RwLock};
 use serde::Serialize;
 
 use super::TargetForecast;
+use super::cost_model::{CostModel, workload};
 use crate::space::{Study, recipe_for};
+use crate::tools::Tool;
 use peft_tune_core::objective::{Bound, PEAK_MEMORY, THROUGHPUT, is_of_target};
-use peft_tune_core::plan::Memory;
-use peft_tune_core::predict::{Correction, Imbalance, Prediction, Predictor, RowLengths, Setting, Uncertain, Workload};
+use peft_tune_core::predict::{Correction, Imbalance, Prediction, RowLengths, Uncertain};
 use peft_tune_core::recipe::{EpochSteps, Recipe};
 use peft_tune_core::study::{ParamValue, Params};
 use peft_tune_search::Prior;
@@ -20,7 +21,7 @@ use peft_tune_search::Prior;
 #[derive(Debug)]
 pub struct Forecast {
     study: Study,
-    predictor: Predictor,
+    costs: CostModel,
     /// Rows of the training data at each sequence length; without an entry, rows are taken as full.
     rows: Arc<BTreeMap<(usize, bool), RowLengths>>,
     /// Parameters that can change throughput or memory.
@@ -70,9 +71,8 @@ impl LimitSource {
 pub struct Unpredictable(Arc<str>);
 
 impl Forecast {
-    /// A forecast of `study` on the predictor's machine. `rows` are the lengths of the training rows by sequence length and
-    /// packing.
-    pub fn new(study: &Study, predictor: Predictor, rows: BTreeMap<(usize, bool), RowLengths>) -> Self {
+    /// A forecast of `study` by the costs of what trains it. `rows` are the lengths of the training rows by sequence length and packing.
+    pub fn new(study: &Study, costs: impl Into<CostModel>, rows: BTreeMap<(usize, bool), RowLengths>) -> Self {
         let changes_cost = |affects: &Option<Vec<String>>| {
             let cost = |metric: &String| [THROUGHPUT, PEAK_MEMORY].contains(&metric.as_str());
             affects.as_ref().is_none_or(|affects| affects.iter().any(cost))
@@ -99,7 +99,7 @@ impl Forecast {
             limit: limits.min_by(|a, b| a.bytes.total_cmp(&b.bytes)),
             device_bytes: own,
             study: study.clone(),
-            predictor,
+            costs: costs.into(),
             rows: Arc::new(rows),
             counted,
             known: RwLock::default(),
@@ -113,9 +113,10 @@ impl Forecast {
         self.limit
     }
 
-    /// Takes the device's own memory as a limit too.
+    /// Takes the device's own memory as a limit too, as far as tensors may have it.
     #[must_use]
     pub fn within(mut self, device_bytes: f64) -> Self {
+        let device_bytes = (device_bytes - self.costs.outside_bytes() as f64).max(0.0);
         self.device_bytes = Some(self.device_bytes.map_or(device_bytes, |own| own.min(device_bytes)));
         if self.limit.is_none_or(|limit| device_bytes < limit.bytes) {
             self.limit = Some(MemoryLimit {
@@ -136,14 +137,19 @@ impl Forecast {
         self
     }
 
+    /// The stack that trains; `None` for the native engine.
+    pub fn stack(&self) -> Option<Tool> {
+        self.costs.stack()
+    }
+
     /// Whether trials run in the host's memory.
     pub fn is_on_host(&self) -> bool {
-        self.predictor.machine().host().memory() == Memory::Host
+        self.costs.is_on_host()
     }
 
     /// The correction of predictions that is believed before any trial.
     pub fn correction(&self) -> Correction {
-        self.predictor.machine().correction()
+        self.costs.correction()
     }
 
     /// The predicted cost of a setting.
@@ -166,32 +172,20 @@ impl Forecast {
 
     fn predict_anew(&self, params: &Params) -> Result<Prediction, Arc<str>> {
         let recipe = recipe_for(&self.study, params).map_err(|error| error.to_string())?;
-        let workload = self.workload(&recipe);
-        let setting = Setting {
-            recipe: &recipe,
-            workload: &workload,
-        };
-        Ok(self.predictor.predict(&setting).map_err(|error| error.to_string())?)
+        self.costs.predict(&recipe, self.rows_of(&recipe))
     }
 
     /// The cost of crowding at experts for a setting; `None` for a model without experts, a machine whose speed is not
-    /// known, and a setting that cannot be predicted.
+    /// known, a setting that cannot be predicted, and another stack.
     pub fn imbalance(&self, params: &Params) -> Option<Imbalance> {
         let recipe = recipe_for(&self.study, params).ok()?;
-        let workload = self.workload(&recipe);
-        let setting = Setting {
-            recipe: &recipe,
-            workload: &workload,
-        };
-        self.predictor.imbalance(&setting).ok()?
+        self.costs.imbalance(&recipe, self.rows_of(&recipe))
     }
 
-    fn workload(&self, recipe: &Recipe) -> Workload {
+    /// Rows of a recipe; `None` where their lengths are not known.
+    fn rows_of(&self, recipe: &Recipe) -> Option<&RowLengths> {
         let batch = &recipe.batch;
-        match self.rows.get(&(batch.sequence_length, batch.packing)) {
-            Some(rows) => rows.workload(batch.micro_batch),
-            None => Workload::full(batch.micro_batch, batch.sequence_length),
-        }
+        self.rows.get(&(batch.sequence_length, batch.packing))
     }
 
     /// The study that is predicted.
@@ -201,19 +195,15 @@ impl Forecast {
 
     /// Steps of an epoch of a recipe; `None` where the rows are not known.
     pub(super) fn epoch_steps(&self, recipe: &Recipe) -> Option<EpochSteps> {
-        let rows = self.workload(recipe).rows?;
+        let rows = workload(recipe, self.rows_of(recipe)).rows?;
         Some(EpochSteps::new(rows as u64, &recipe.batch))
     }
 
     /// Whether the memory is predicted to hold the trainings of these recipes at once.
     pub fn holds_together(&self, recipes: &[&Recipe]) -> bool {
-        let workloads: Vec<Workload> = recipes.iter().map(|recipe| self.workload(recipe)).collect();
-        let settings = recipes.iter().zip(&workloads);
-        let settings: Vec<Setting<'_>> = settings
-            .map(|(recipe, workload)| Setting { recipe, workload })
-            .collect();
+        let recipes: Vec<_> = recipes.iter().map(|recipe| (*recipe, self.rows_of(recipe))).collect();
         let bytes = self.device_bytes.unwrap_or(f64::INFINITY);
-        self.predictor.holds_group(&settings, bytes).unwrap_or(false)
+        self.costs.holds_together(&recipes, bytes)
     }
 
     /// The sampled values that can change the cost.
@@ -247,10 +237,13 @@ impl Forecast {
     /// prediction's error.
     pub fn does_not_fit(&self, prediction: &Prediction) -> Option<String> {
         let (bytes, limit) = (prediction.peak_bytes() as f64, self.limit?.bytes);
-        (bytes > limit * (1.0 + self.predictor.machine().memory_margin())).then(|| {
+        (bytes > limit * (1.0 + self.costs.memory_margin())).then(|| {
             let mib = |bytes: f64| bytes / f64::from(1 << 20);
+            let place = self
+                .stack()
+                .map_or_else(String::new, |stack| format!(" in {}", stack.title()));
             format!(
-                "predicted to need {:.0} MiB, and {:.0} MiB are allowed; lower `micro_batch` or `sequence_length`",
+                "predicted to need {:.0} MiB{place}, and {:.0} MiB are allowed; lower `micro_batch` or `sequence_length`",
                 mib(bytes),
                 mib(limit)
             )

@@ -1,7 +1,7 @@
 //! Tasks of finished trials that run while nothing else does: repeats, and longer trainings.
 
+use super::interrupt::POLL;
 use super::kernel_fault::{KernelFault, KernelsUsed};
-use super::tuner::POLL;
 use super::{TuneError, Tuner};
 use crate::worker::{Task, TrialEvent};
 use peft_tune_core::study::{FailReason, Metrics, TrialNumber, TrialState};

@@ -2,6 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Time to wait for an event before looking at the clock and the keyboard again.
+pub(super) const POLL: Duration = Duration::from_millis(100);
 
 const ASKED: u8 = 1;
 const NOW: u8 = 2;

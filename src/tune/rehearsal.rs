@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use super::fail_alike::cause_of;
+use super::interrupt::POLL;
 use super::kernel_fault::{KernelFault, SaferForm};
-use super::tuner::POLL;
 use super::{TuneError, Tuner};
 use crate::space::{Study, recipe_for};
 use crate::worker::{Task, TrialEvent, TrialRequest};

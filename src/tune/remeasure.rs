@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::decide::whole_task;
-use super::disturbed::Measured;
+use super::disturbed::{CALM_LOOKS, LOOK_S, Measured};
 use super::idle_tasks::IdleRun;
 use super::reuse::Measurement;
 use super::{TuneError, Tuner};
@@ -15,13 +15,8 @@ use peft_tune_engine::profile::disturbance::{HostCounters, OtherLoad};
 
 /// Longest pause behind a repeat that was disturbed too, in seconds.
 const LONGEST_PAUSE_S: f64 = 5.0;
-/// Seconds between two looks at what others do; so many calm ones in a row are a quiet moment, in which others kept fewer
-/// processors busy than this.
-const LOOK_S: f64 = 0.25;
-const CALM_LOOKS: usize = 2;
+/// Processors that others keep busy in a quiet moment, at most.
 const CALM_CORES: f64 = 0.25;
-/// Least seconds from one repeat to the next.
-pub(super) const LEAST_WAIT_S: f64 = CALM_LOOKS as f64 * LOOK_S;
 
 impl Tuner<'_> {
     /// Trials that were measured, by which the measurements of others are judged.

@@ -9,12 +9,11 @@
 //! E is bounded, so that trials have the larger part; the confirmation is cut down to what is left of B in the end.
 
 use super::clock::Clock;
-use super::confirm::Confirmation;
+use super::confirmation::Confirmation;
 use super::decide::KnownMeasurements;
-use super::disturbed::{DisturbedTrials, SHARE_FOR_REPEATS};
+use super::disturbed::{DisturbedTrials, LEAST_WAIT_S, SHARE_FOR_REPEATS};
 use super::predictions::Predictions;
 use super::queue::Queue;
-use super::remeasure::LEAST_WAIT_S;
 use super::running_trials::RunningTrials;
 use super::trials::Trials;
 use super::{Ending, Progress};

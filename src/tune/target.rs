@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock, RwLock};
 
+use super::stack_costs::mean_micro_batch;
 use crate::report::bytes;
 use crate::space::{SpaceError, Study, Target, recipe_for};
 use peft_tune_core::objective::{TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT};
 use peft_tune_core::predict;
 use peft_tune_core::predict::RowLengths;
 use peft_tune_core::predict::stack::{Fit, ModelShape, StackError, StackPrediction, StackSetting};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{BatchSettings, Recipe};
 use peft_tune_core::study::{Metrics, Params};
 use peft_tune_search::Prior;
 
@@ -92,21 +93,21 @@ impl TargetForecast {
             return Ok(Metrics::default());
         };
         let setting = self.setting(&recipe);
-        let packing = recipe.batch.packing;
-        let key = format!("{setting:?} {packing}");
+        let batch = &recipe.batch;
+        let key = format!("{setting:?} {} {}", batch.packing, batch.group_by_length);
         if let Ok(known) = self.known.read()
             && let Some(found) = known.get(&key)
         {
             return found.clone();
         }
-        let found = self.predict(&setting, packing);
+        let found = self.predict(&setting, batch);
         if let Ok(mut known) = self.known.write() {
             known.insert(key, found.clone());
         }
         found
     }
 
-    fn predict(&self, setting: &StackSetting, packing: bool) -> Result<Metrics, Arc<str>> {
+    fn predict(&self, setting: &StackSetting, batch: &BatchSettings) -> Result<Metrics, Arc<str>> {
         let predicted = |setting| {
             predict::stack::predict(&self.shape, setting, self.target.device)
                 .map_err(|error| Arc::from(error.to_string()))
@@ -117,16 +118,10 @@ impl TargetForecast {
         }
         let mut metrics = metrics_of(&prediction);
         let rows = self.rows.get();
-        let rows = rows.and_then(|rows| rows.get(&(setting.sequence_length as usize, packing)));
+        let rows = rows.and_then(|rows| rows.get(&(batch.sequence_length, batch.packing)));
         if let (Some(_), Some(rows)) = (prediction.tokens_per_s, rows) {
             // The peak is that of full rows, the speed that of the mean micro-batch, of which padding is no work done.
-            let (mean, longest) = rows.mean_and_longest(setting.micro_batch as usize);
-            let mut usual = setting.clone();
-            if !packing {
-                let padded = (longest.ceil() as u64).next_multiple_of(setting.stack.pads_to);
-                usual.sequence_length = padded.clamp(1, setting.sequence_length);
-            }
-            let share = (mean / usual.sequence_length as f64).min(1.0);
+            let (usual, share) = mean_micro_batch(setting, batch, rows);
             if let Some(speed) = predicted(&usual)?.tokens_per_s {
                 metrics.insert(TARGET_THROUGHPUT, share * speed);
             }

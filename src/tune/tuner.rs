@@ -4,13 +4,13 @@
 //! process at any moment: what finished is there, what was under way is run again.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::clock::Clock;
-use super::confirm::{Confirmation, RunsMade};
+use super::confirmation::{Confirmation, RunsMade};
 use super::decide::KnownMeasurements;
 use super::disturbed::DisturbedTrials;
 use super::failures::Failures;
+use super::interrupt::POLL;
 use super::kept_metrics::KeptMetrics;
 use super::kernel_form::KernelForms;
 use super::predictions::Predictions;
@@ -28,8 +28,6 @@ use crate::worker::Evaluator;
 use peft_tune_core::study::Trial;
 use peft_tune_search::{Problem, Pruner, Sampler, build_pruner};
 
-/// Time to wait for an event before looking at the clock and the keyboard again.
-pub(super) const POLL: Duration = Duration::from_millis(100);
 /// Rounds of trials in one search: behind a confirmation that left them time they go on.
 const MOST_ROUNDS: usize = 3;
 

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::trial::TrialRun;
-use peft_tune_core::study::{Metrics, Phase};
+use peft_tune_core::study::Metrics;
 use peft_tune_engine::profile::disturbance::{
     Busy, Disturbance, DisturbanceWatch, HostCounters, Load, MachineCounters, lost_on_gpu,
 };
@@ -36,10 +35,8 @@ pub(super) struct MachineReadings {
 }
 
 impl MachineLoad {
-    /// Begins to watch the device that a trial runs on.
-    pub(super) fn watch(run: &TrialRun<'_>) -> Self {
-        let device = run.loaded.base.device();
-        let busy = run.fault.makes_busy(run.request, Phase::Profile);
+    /// Begins to watch the device that a trial on so many ranks runs on; a machine that is `busy` is made up, for tests.
+    pub(super) fn watch(device: &Device, ranks: usize, busy: bool) -> Self {
         if !device.is_cpu() && !busy {
             return Self::Gpu(Box::new(GpuWatch::start(device)));
         }
@@ -47,7 +44,7 @@ impl MachineLoad {
         let load = Load {
             threads: rayon::current_num_threads(),
             cores: host.cores(),
-            ranks: run.collective.ranks(),
+            ranks,
         };
         let counters: Box<dyn MachineCounters> = match busy {
             true => Box::new(Busy::default()),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::control::Control;
 use super::fault::Fault;
-use super::serve::Runner;
+use super::runner::Runner;
 use super::{Task, TrialEvent, TrialRequest};
 use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT, TOKEN_ACCURACY};
 use peft_tune_core::recipe::Recipe;

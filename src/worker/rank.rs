@@ -7,22 +7,18 @@
 
 use std::io::{BufRead, Write};
 use std::os::fd::RawFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::child::write_line;
 use super::control::{Control, Outbox};
 use super::fault::Fault;
+use super::orders::{Order, TrainingOrder};
 use super::protocol::Message;
-use super::serve::Runner;
+use super::runner::Runner;
 use super::session::{RankDevice, Session};
 use super::{TrialEvent, TrialRequest};
-use peft_tune_core::recipe::Recipe;
-use peft_tune_core::study::TrialNumber;
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::{HubError, ModelFiles};
 use peft_tune_engine::parallel::{Collective, CollectiveError, Segment, SharedMemory};
@@ -43,25 +39,6 @@ pub struct RankSettings {
     pub patience: Duration,
     /// Device to compute on; where it is not told, the GPU of the rank's number, if there are any.
     pub device: Option<String>,
-}
-
-/// Order to a rank.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Order {
-    Trial(Box<TrialRequest>),
-    /// Stop this trial after the step it is in.
-    Stop(TrialNumber),
-    /// Take part in a training, and end with it.
-    Train(Box<TrainingOrder>),
-}
-
-/// A training that another process leads.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct TrainingOrder {
-    pub(super) recipe: Recipe,
-    /// Folder of the training's checkpoints.
-    pub(super) output: PathBuf,
 }
 
 /// Work that a rank computes next.

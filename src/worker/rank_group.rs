@@ -9,10 +9,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use super::child::{ChildProcess, Line, Lines, Surroundings, describe_end};
+use super::interruption::Interruption;
+use super::orders::Order;
 use super::placement::place_arguments;
 use super::protocol::{ControlMessage, Message};
-use super::rank::Order;
-use super::trial::Interruption;
 use super::{DeviceAssignment, EvaluatorError, TrialEvent, TrialRequest};
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState};
 use peft_tune_engine::parallel::{CollectiveError, Segment};

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use serde_json::Value;
 
 use super::EvaluatorError;
 use super::child::{ChildProcess, Line, Surroundings, describe_end_of, write_line};
-use super::scoring::AnsweredRow;
 use peft_tune_core::score::ScoreCommand;
 
 /// Time from one look at the clock to the next while the program is silent.
@@ -21,6 +21,19 @@ const TICK: Duration = Duration::from_millis(50);
 /// Time within which the output of a program has to be read once it has ended: something that it left behind may hold
 /// its output.
 const READ_WITHIN: Duration = Duration::from_secs(1);
+
+/// One row that was answered, as programs that score read it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct AnsweredRow {
+    /// Place among the rows that are answered, from 0.
+    pub(super) index: usize,
+    /// Prompt that the model read.
+    pub(super) prompt: String,
+    /// Answer of the row.
+    pub(super) reference: String,
+    /// Answer of the model.
+    pub(super) generation: String,
+}
 
 /// Reason why a program gave no scores.
 #[derive(Debug, thiserror::Error)]

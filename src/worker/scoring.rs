@@ -2,9 +2,7 @@
 
 use std::time::Instant;
 
-use serde::Serialize;
-
-use super::scorer::{Scorer, ScorerError};
+use super::scorer::{AnsweredRow, Scorer, ScorerError};
 use peft_tune_core::objective::EXACT_MATCH;
 use peft_tune_core::score::{ExtractError, ScorePlan, wilson};
 use peft_tune_core::study::{Metrics, interval_of};
@@ -12,19 +10,6 @@ use peft_tune_engine::data::{DataError, DocumentSet, Question, Vocabulary};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::tokenizer::{Tokenizer, TokenizerError};
 use peft_tune_engine::{AnswerSettings, Control, Prompt, TextEnd, TrainError, Trainer};
-
-/// One row that was answered, as programs that score read it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct AnsweredRow {
-    /// Place among the rows that are answered, from 0.
-    pub(super) index: usize,
-    /// Prompt that the model read.
-    pub(super) prompt: String,
-    /// Answer of the row.
-    pub(super) reference: String,
-    /// Answer of the model.
-    pub(super) generation: String,
-}
 
 /// Reason why answers could not be scored.
 #[derive(Debug, thiserror::Error)]

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::control::{Control, Outbox};
 use super::fault::Fault;
+use super::mock_session::MockSession;
 use super::protocol::{About, ControlMessage, Message, PROTOCOL_VERSION, Request};
+use super::runner::Runner;
 use super::session::{RankDevice, Session};
 use super::{TrialEvent, TrialRequest};
 use peft_tune_engine::profile::resident_bytes;
@@ -22,21 +24,6 @@ pub struct ServeSettings {
     pub mock_s: Option<f64>,
     /// Faults to cause, as `Fault` reads them. For tests.
     pub fault: Option<String>,
-}
-
-/// A runner of trials.
-pub(super) trait Runner {
-    /// Runs one trial, and of those that have come by then the ones that run beside it, and tells how each ended.
-    ///
-    /// # Errors
-    /// This process can run no further trial.
-    fn run(
-        &mut self,
-        request: TrialRequest,
-        more: &mut dyn FnMut() -> Option<TrialRequest>,
-        control: &Control,
-        emit: &mut dyn FnMut(TrialEvent),
-    ) -> std::io::Result<()>;
 }
 
 /// Serves requests until `input` ends or the coordinator asks to stop. `on_alone` is called, on another thread, when
@@ -60,7 +47,7 @@ pub fn serve(
         about: Box::new(settings.about),
     }))?;
     let mut runner: Box<dyn Runner> = match settings.mock_s {
-        Some(seconds) => Box::new(super::mock_session::MockSession::new(seconds, fault)),
+        Some(seconds) => Box::new(MockSession::new(seconds, fault)),
         None => Box::new(Session::new(RankDevice::on(settings.device), fault)),
     };
     let trials = read_requests(input, control.clone(), outbox.clone(), on_alone);

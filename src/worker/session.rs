@@ -3,27 +3,29 @@
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::control::Control;
 use super::fault::Fault;
+use super::interruption::{Interruption, failure, invalid, state_of};
 use super::limits::MemoryLimit;
+use super::loaded::{BaseKey, DataKey, Loaded, LoadedInputs, StartKey};
 use super::rank_group::RankGroup;
-use super::serve::Runner;
-use super::trial::{Interruption, Training, TrialRun, failure};
+use super::runner::Runner;
+use super::trial::{Training, TrialRun, kernels_of};
 use super::trial_group::{BrokenStep, Joined, Member, TrialGroup, WorkerContext, may_share, parts, with_faults};
 use super::{TrialEvent, TrialRequest};
 use peft_tune_core::panic::panic_message;
-use peft_tune_core::recipe::{DataSettings, Precision, Recipe, RecipeKey, TrainingLength, WeightSparsity};
-use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialState, with_causes};
+use peft_tune_core::recipe::{Recipe, WeightSparsity};
+use peft_tune_core::study::{FailReason, Metrics, Phase, with_causes};
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::parallel::{Alone, Collective};
 use peft_tune_engine::profile::{DeviceMemory, HostMemory};
 use peft_tune_engine::{BaseModel, BaseSource, RankShare, Together, load_base};
-use peft_tune_kernels::{attention_kernels, device, forget_launched, kernels, longer_sums, set_kernels};
+use peft_tune_kernels::{device, forget_launched, set_kernels};
 
 /// Base model and data that stay loaded between trials, one of each at a time: what a trial does not use must not count
 /// in its memory.
@@ -35,38 +37,6 @@ pub(super) struct Session {
     group: Option<RankGroup>,
     fault: Fault,
     limit: MemoryLimit,
-}
-
-#[derive(Default)]
-struct LoadedInputs {
-    base: Option<(BaseKey, Arc<BaseModel>)>,
-    /// Bytes that a GPU's pool holds for that base model beside its own: it rounds each allocation up.
-    base_rounding: u64,
-    data: Option<(DataKey, Arc<PreparedData>)>,
-    /// Losses of models that were not trained yet: a few numbers, so all of them.
-    loss_before: Vec<(StartKey, Arc<OnceLock<f64>>)>,
-    /// Token accuracies of recipes that were trained in F32 to compare others with.
-    fp32_accuracies: Vec<(Fp32Key, f64)>,
-}
-
-/// Key of what decides the token accuracy of a training in F32.
-#[derive(Clone, PartialEq)]
-pub(super) struct Fp32Key {
-    pub(super) training: RecipeKey,
-    pub(super) length: TrainingLength,
-    pub(super) evaluation_rows: Option<usize>,
-}
-
-impl LoadedInputs {
-    /// The cell of the loss before a training that starts so; empty until it was measured.
-    fn loss_before(&mut self, key: StartKey) -> Arc<OnceLock<f64>> {
-        if let Some((_, loss)) = self.loss_before.iter().find(|(known, _)| *known == key) {
-            return loss.clone();
-        }
-        let loss = Arc::default();
-        self.loss_before.push((key, Arc::clone(&loss)));
-        loss
-    }
 }
 
 /// A device, and the others that work on the same trials.
@@ -84,52 +54,6 @@ impl RankDevice {
             collective: Arc::new(Alone),
         }
     }
-}
-
-#[derive(Clone, PartialEq)]
-struct BaseKey {
-    model: String,
-    precision: Precision,
-    /// The part of the weights, where ranks share them out.
-    share: Option<RankShare>,
-    sparsity: WeightSparsity,
-    /// The data whose activations decide what is left out, where they do.
-    calibration: Option<DataKey>,
-}
-
-#[derive(Clone, PartialEq)]
-struct DataKey {
-    model: String,
-    settings: DataSettings,
-    sequence_length: usize,
-    seed: u64,
-}
-
-/// Key of what decides a model's loss before its training: base weights, the adapter that it continues from, held-out
-/// rows.
-#[derive(PartialEq)]
-struct StartKey {
-    base: BaseKey,
-    data: DataKey,
-    adapter_init: Option<PathBuf>,
-    evaluation_rows: Option<usize>,
-}
-
-/// Inputs that a trial needs before its first step.
-pub(super) struct Loaded {
-    pub(super) base: BaseSource,
-    /// Folder of the model.
-    pub(super) folder: PathBuf,
-    pub(super) data: Arc<PreparedData>,
-    /// The held-out loss before the training, once a trial that starts as this one does has measured it.
-    pub(super) loss_before: Arc<OnceLock<f64>>,
-    /// The held-out loss of the dense base model before the training, where this trial's is sparse, once it was
-    /// measured.
-    pub(super) dense_loss_before: Arc<OnceLock<f64>>,
-    pub(super) memory: DeviceMemory,
-    /// Bytes of the device that others than the engine held before it.
-    pub(super) beside_bytes: u64,
-    pub(super) seconds: f64,
 }
 
 impl Session {
@@ -484,37 +408,6 @@ fn fault_of<T>(ended: &Result<T, Interruption>) -> Option<String> {
     }
 }
 
-/// The event that tells in which form of the ops a trial computed.
-pub(super) fn kernels_of(number: TrialNumber, fault: Option<String>) -> TrialEvent {
-    TrialEvent::Kernels {
-        number,
-        kernels: kernels(),
-        attention: attention_kernels(),
-        longer_sums: longer_sums(),
-        fault,
-    }
-}
-
-/// The state that a trial ended in, by what came of its phases.
-pub(super) fn state_of(outcome: Result<(), Interruption>, metrics: Metrics) -> TrialState {
-    match outcome {
-        Ok(()) => TrialState::Complete { metrics },
-        Err(Interruption::Failed(reason)) => TrialState::Failed { reason, metrics },
-        Err(Interruption::Stopped { at_step }) => TrialState::Pruned {
-            at_step,
-            rule: "stopped".to_owned(),
-            metrics,
-        },
-        Err(Interruption::DeviceLost { message, .. }) => TrialState::Failed {
-            reason: FailReason::Crashed {
-                phase: Phase::Train,
-                message,
-            },
-            metrics,
-        },
-    }
-}
-
 fn panicked(panic: &(dyn std::any::Any + Send), phase: Phase) -> FailReason {
     let message = panic_message(panic).unwrap_or("no message");
     FailReason::Crashed {
@@ -531,14 +424,6 @@ fn prepare(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, Interrup
     Ok(prepared)
 }
 
-/// The interruption by input that no setting can mend: the trial is invalid, with the whole chain of causes as its
-/// reason.
-pub(super) fn invalid(error: impl std::error::Error + 'static) -> Interruption {
-    Interruption::Failed(FailReason::Invalid {
-        message: with_causes(&error),
-    })
-}
-
 /// Bytes of the weight files in a model's folder.
 fn weight_bytes(folder: &Path) -> u64 {
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -548,22 +433,4 @@ fn weight_bytes(folder: &Path) -> u64 {
             .is_some_and(|extension| extension == "safetensors")
     });
     weights.filter_map(|file| Some(file.metadata().ok()?.len())).sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Debug, thiserror::Error)]
-    #[error("the data cannot be used")]
-    struct Unusable(#[source] std::io::Error);
-
-    #[test]
-    fn an_invalid_trial_tells_the_whole_chain_of_causes() {
-        let error = Unusable(std::io::Error::other("row 3 is torn"));
-        let Interruption::Failed(FailReason::Invalid { message }) = invalid(error) else {
-            panic!("not invalid");
-        };
-        assert_eq!(message, "the data cannot be used: row 3 is torn");
-    }
 }

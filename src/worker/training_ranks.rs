@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use super::DeviceAssignment;
 use super::child::{ChildProcess, Line, describe_end_of};
+use super::orders::{Order, TrainingOrder};
 use super::protocol::Message;
-use super::rank::{Order, RankError, TrainingOrder, linked};
+use super::rank::{RankError, linked};
 use super::rank_group::{GroupError, Leader, RankStart};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::parallel::{Collective, Segment, SharedMemory};

@@ -7,36 +7,22 @@ use std::time::{Duration, Instant};
 
 use super::control::Control;
 use super::fault::Fault;
+use super::interruption::{Interruption, failure, invalid};
+use super::loaded::{Fp32Key, Loaded};
+use super::mixed_throughput::mix_throughput;
 use super::rival::{BesideRival, ToldEvaluation};
-use super::session::{Fp32Key, Loaded, invalid};
-use super::trial_profile::mix_throughput;
 use super::{TrialEvent, TrialRequest};
 use peft_tune_core::objective::{LOSS, LOSS_BEFORE, LOSS_STANDARD_ERROR, TOKEN_ACCURACY, TRAIN_TOKENS};
 use peft_tune_core::recipe::{Precision, Recipe};
-use peft_tune_core::study::{FailReason, Metrics, Phase, TrainPlan, TrialPlan};
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrainPlan, TrialNumber, TrialPlan};
 use peft_tune_engine::data::{BatchSource, MicroBatch, Prefetch, evaluation_batches};
 use peft_tune_engine::parallel::Collective;
-use peft_tune_engine::{OverflowWatch, StepEvent, TrainError, Trainer};
-use peft_tune_kernels::device;
+use peft_tune_engine::{OverflowWatch, StepEvent, Trainer};
+use peft_tune_kernels::{attention_kernels, device, kernels, longer_sums};
 
 /// Nats above the first loss at which a training counts as diverged. A uniform guess over a vocabulary of a million is
 /// at 14 nats, so a healthy training never climbs this far.
 const DIVERGED_NATS: f64 = 10.0;
-
-/// Reason why a trial did not complete.
-pub(super) enum Interruption {
-    Failed(FailReason),
-    /// The device answers nothing more to this process.
-    DeviceLost {
-        message: String,
-        /// Whether a kernel failed, and not the device; told already where ranks compute.
-        is_kernels: bool,
-    },
-    /// The trial was asked to stop.
-    Stopped {
-        at_step: u64,
-    },
-}
 
 /// A trial under way.
 pub(super) struct TrialRun<'a> {
@@ -52,7 +38,7 @@ pub(super) struct TrialRun<'a> {
     pub(super) collective: &'a Arc<dyn Collective>,
     pub(super) fault: &'a Fault,
     pub(super) started: Instant,
-    /// Whether the trial's training is left to [`super::trial_group::TrialGroup`].
+    /// Whether the trial's training is left to a group of them.
     pub(super) joins: bool,
 }
 
@@ -485,28 +471,13 @@ impl Run {
     }
 }
 
-/// The interruption that an engine error means for the trial.
-pub(super) fn failure(error: TrainError, phase: Phase) -> Interruption {
-    if error.lost_device() {
-        return Interruption::DeviceLost {
-            message: error.to_string(),
-            is_kernels: error.is_kernel_fault(),
-        };
+/// The event that tells in which form of the ops a trial computed.
+pub(super) fn kernels_of(number: TrialNumber, fault: Option<String>) -> TrialEvent {
+    TrialEvent::Kernels {
+        number,
+        kernels: kernels(),
+        attention: attention_kernels(),
+        longer_sums: longer_sums(),
+        fault,
     }
-    let reason = match error.out_of_memory() {
-        true => FailReason::OutOfMemory {
-            phase,
-            in_use_bytes: None,
-            requested_bytes: None,
-            limit_bytes: None,
-        },
-        false if phase == Phase::Load => FailReason::Invalid {
-            message: error.to_string(),
-        },
-        false => FailReason::Crashed {
-            phase,
-            message: error.to_string(),
-        },
-    };
-    Interruption::Failed(reason)
 }

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::TrialEvent;
+use super::interruption::{Interruption, failure};
+use super::loaded::Fp32Key;
 use super::scorer::ScorerError;
 use super::scoring::{ScoringError, score};
-use super::session::Fp32Key;
-use super::trial::{Interruption, Run, TrialRun, failure};
+use super::trial::{Run, TrialRun};
 use peft_tune_core::objective::{
     LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
 };

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use super::control::Control;
 use super::fault::Fault;
+use super::interruption::{Interruption, failure, state_of};
+use super::loaded::{Fp32Key, Loaded};
 use super::rival::{BesideRival, ToldEvaluation};
-use super::session::{Fp32Key, Loaded, kernels_of, state_of};
-use super::trial::{Interruption, Training, TrialRun, failure};
+use super::trial::{Training, TrialRun, kernels_of};
 use super::{Task, TrialEvent, TrialRequest};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialPlan};

@@ -4,8 +4,10 @@
 use std::sync::Arc;
 
 use super::TrialEvent;
+use super::interruption::{Interruption, failure};
 use super::machine_load::MachineLoad;
-use super::trial::{Interruption, Run, Training, TrialRun, failure};
+use super::mixed_throughput::{FP32_THROUGHPUT, OWN_THROUGHPUT, mix_throughput};
+use super::trial::{Run, Training, TrialRun};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::objective::{JOULES_PER_TOKEN, MEASURED_STEPS, MFU, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::predict::{self, Host, Machine, RowLengths, Setting};
@@ -14,10 +16,6 @@ use peft_tune_engine::StepEvent;
 use peft_tune_engine::data::BatchSource;
 use peft_tune_engine::profile::{Throughput, WarmupDetector, median};
 use peft_tune_kernels::device;
-
-/// Metrics: throughput of the steps that a schedule of the precision has in F32, and of all others.
-const FP32_THROUGHPUT: &str = "throughput_fp32_steps";
-const OWN_THROUGHPUT: &str = "throughput_own_steps";
 
 /// Multiple of the median's time for a token above which a step is slow.
 const SLOW: f64 = 1.5;
@@ -217,7 +215,8 @@ impl TrialRun<'_> {
         phase: Phase,
         emit: &mut dyn FnMut(TrialEvent),
     ) -> Result<(Vec<StepEvent>, MachineLoad), Interruption> {
-        let mut load = MachineLoad::watch(self);
+        let busy = self.fault.makes_busy(self.request, Phase::Profile);
+        let mut load = MachineLoad::watch(self.loaded.base.device(), self.collective.ranks(), busy);
         let mut events = Vec::new();
         while (events.len() as u64) < plan.steps {
             events.push(self.step(run, phase, emit)?);
@@ -308,15 +307,5 @@ fn keep_times(events: &[StepEvent], metrics: &mut Metrics) {
         if let Some(value) = median(events.iter().map(seconds)) {
             metrics.insert(name, value);
         }
-    }
-}
-
-/// Mixes the throughput of a training that spends `share` of its steps in F32.
-pub(super) fn mix_throughput(share: f64, metrics: &mut Metrics) {
-    if let (Some(fp32), Some(own)) = (metrics.value(FP32_THROUGHPUT), metrics.value(OWN_THROUGHPUT))
-        && fp32 > 0.0
-        && own > 0.0
-    {
-        metrics.insert(THROUGHPUT, 1.0 / (share / fp32 + (1.0 - share) / own));
     }
 }

@@ -74,6 +74,48 @@ fn what_is_found_becomes_a_study_file_that_a_search_reads() {
 }
 
 #[test]
+fn a_model_that_the_engine_lacks_gets_a_study_that_trains_in_trl() {
+    let folder = place();
+    let config = folder.path().join("base/config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("\"qwen2\"", "\"falcon_h1\"")).unwrap();
+    let output = run(folder.path(), &["--yes", "--memory", "2GiB"]);
+    assert!(output.status.success(), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("it lacks the family `falcon_h1`"), "{told}");
+    let path = folder.path().join("space.yaml");
+    let study = StudyFile::read_with(&path, ReadOptions { check_files: true }).unwrap();
+    assert_eq!(study.backend.name(), "trl");
+    let values = |name: &str| study.values(name).iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(values("target_modules"), ["all-linear"]);
+    assert_eq!(
+        (values("packing"), values("optimizer")),
+        (vec!["false".into()], vec!["adamw".into()])
+    );
+    // A config of TRL's is spanned likewise.
+    let own = "model_name_or_path: base\nuse_peft: true\nlora_target_modules: [q_proj, v_proj]\nlearning_rate: 1e-4\n";
+    std::fs::write(folder.path().join("trl_sft.yaml"), own).unwrap();
+    let words = [
+        "--from",
+        "trl_sft.yaml",
+        "--data",
+        "train.jsonl",
+        "--output",
+        "around.yaml",
+    ];
+    let output = run(folder.path(), &words);
+    assert!(output.status.success(), "{output:?}");
+    let around = StudyFile::read_with(&folder.path().join("around.yaml"), ReadOptions { check_files: true }).unwrap();
+    assert_eq!(around.backend.name(), "trl");
+    assert!(
+        !around
+            .values("target_modules")
+            .iter()
+            .any(|value| value.to_string() == "attention")
+    );
+}
+
+#[test]
 fn a_file_elsewhere_names_the_model_and_the_data_where_they_are() {
     let folder = place();
     let output = run(

@@ -206,6 +206,8 @@ mod trial_run;
 /// Searches whose trials the worker in Python trains, with stand-ins for PyTorch and TRL.
 #[cfg(target_os = "linux")]
 mod trl_backend;
+/// Searches on models that only TRL may train, and the engine that `backend: auto` takes.
+mod trl_families;
 /// Searches on preferences through stand-ins of TRL's trainers.
 #[cfg(target_os = "linux")]
 mod trl_preferences;

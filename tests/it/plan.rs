@@ -72,6 +72,7 @@ fn what_only_another_plan_reads_is_refused() {
         (["--top", "3", "--step"], "cannot be used with"),
         (["--top", "3", "--stack=peft"], "cannot be used with"),
         (["--threads", "3", "--stack=peft"], "cannot be used with"),
+        (["--backend", "trl", "--stack=peft"], "cannot be used with"),
         (["--threads", "0", "--json"], "--threads <N>"),
         (["--stack", "peft-tune", "--rows-differ"], "--rows-differ"),
     ] {
@@ -125,6 +126,45 @@ fn planned(folder: &Path, more: &[&str]) -> String {
     let output = called(folder, &arguments);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// What `--stack trl` says of the one setting that differs in cost.
+#[test]
+fn a_plan_of_a_study_in_trl_predicts_what_trl_needs() {
+    let folder = study_of(GEMMA_2_9B);
+    let folder = folder.path();
+    let space = "study: planned\nmodel: ./model\ndata: {train: train.jsonl, held_out: 0.1}\n\
+                 space: {micro_batch: 2, rank: 8, precision: bf16, gradient_checkpointing: full, learning_rate: [1e-4, 2e-4]}\n\
+                 trial: {sequence_length: 2048, training_tokens: 60k}\nbudget: {trials: 2}\n";
+    std::fs::write(folder.join("space.yaml"), space).unwrap();
+    let parsed = |text: &str| -> Value { serde_json::from_str(text).unwrap() };
+    let native = parsed(&planned(folder, &["--json"]));
+    let asked = parsed(&planned(folder, &["--json", "--backend", "trl"]));
+    assert!(planned(folder, &["--backend", "trl"]).contains("A100 80GB, in TRL"));
+    std::fs::write(folder.join("space.yaml"), format!("{space}backend: trl\n")).unwrap();
+    let named = parsed(&planned(folder, &["--json"]));
+    assert_eq!(named, asked);
+    assert_eq!((&native["stack"], &named["stack"]), (&Value::Null, &Value::from("trl")));
+    let settings = named["settings"].as_array().unwrap();
+    assert_eq!(settings.len(), 1, "{settings:#?}");
+    let value = |plan: &Value, metric: &str| plan["settings"][0][metric]["value"].as_f64().unwrap();
+    let arguments = [
+        "plan",
+        "space.yaml",
+        "--stack",
+        "trl",
+        "--device",
+        "A100 80GB",
+        "--json",
+    ];
+    let stack = parsed(&String::from_utf8(called(folder, &arguments).stdout).unwrap());
+    assert_eq!(
+        value(&named, "peak_memory"),
+        stack["peak_tensors_bytes"].as_f64().unwrap()
+    );
+    let speed = stack["tokens_per_s"].as_f64().unwrap();
+    assert!((value(&named, "throughput") / speed - 1.0).abs() < 1e-9, "{speed}");
+    assert_ne!(value(&native, "peak_memory"), value(&named, "peak_memory"));
 }
 
 #[test]

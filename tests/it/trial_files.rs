@@ -10,7 +10,9 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Int8Type, Int32Type, Int64Type};
 use arrow_ipc::reader::StreamReader;
 use peft_tune::space::{ReadOptions, RecipeFile};
-use peft_tune_core::recipe::{DataSettings, HeldOut, OptimizerOffload, Precision, Recipe, TrainingLength};
+use peft_tune_core::recipe::{
+    DataSettings, HeldOut, OptimizerOffload, Precision, Recipe, TargetModules, TargetPreset, TrainingLength,
+};
 use peft_tune_engine::data::{BatchSource, PreparedData, evaluation_batches};
 use peft_tune_engine::hub::TokenizerFiles;
 use peft_tune_engine::tokenizer::Tokenizer;
@@ -181,6 +183,32 @@ fn the_file_is_what_export_writes_but_for_rows_and_length() {
     assert_eq!(Path::new(&all["model_name_or_path"]), model);
     assert_eq!((&*all["max_steps"], &*all["lora_r"]), ("30", "4"));
     assert_eq!((&*all["per_device_train_batch_size"], &*all["max_length"]), ("2", "64"));
+}
+
+#[test]
+fn layers_of_a_model_that_is_not_known_are_pefts_or_refused() {
+    let folder = folder_with(SPACE);
+    let config = folder.path().join("base/config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("\"llama\"", "\"falcon_h1\"")).unwrap();
+    let plan = training(&json!({"steps": 2}), 0);
+    let answer_of = |targets: TargetModules| {
+        let mut recipe = quickstart();
+        recipe.model = folder.path().join("base").to_string_lossy().into_owned();
+        recipe.adapter.as_mut().unwrap().target_modules = targets;
+        answer(&folder.path().join("cache"), &recipe, &plan)
+    };
+    let all = answer_of(TargetModules::Preset(TargetPreset::AllLinear));
+    assert_eq!(all["refused"], json!([]));
+    assert!(all["config"].as_str().unwrap().contains("all-linear"), "{all}");
+    let named = answer_of(TargetModules::Named(vec!["in_proj".into(), "q_proj".into()]));
+    assert_eq!(named["refused"], json!([]));
+    let mlp = answer_of(TargetModules::Preset(TargetPreset::Mlp));
+    let refused = mlp["refused"][0].as_str().unwrap();
+    assert!(
+        refused.contains("`mlp`") && refused.contains("`falcon_h1`"),
+        "{refused}"
+    );
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub(crate) fn with_stand_ins(command: &mut Command) {
 }
 
 /// A search with `backend: trl`.
-fn search(bench: &Bench, arguments: &[&str]) -> Command {
+pub(crate) fn search(bench: &Bench, arguments: &[&str]) -> Command {
     let mut command = bench.command(&["search", "space.yaml", "--backend", "trl", "--python", "python3"]);
     command.args(arguments);
     with_stand_ins(&mut command);
@@ -229,7 +229,7 @@ fn out_of_memory_is_an_outcome_and_the_process_goes_on_where_it_can() {
     if !has_python() {
         return;
     }
-    let space = SPACE.replace("trial: {", "trial: {memory_limit: 48 MiB, ");
+    let space = SPACE.replace("trial: {", "trial: {memory_limit: 256 MiB, ");
     // Asking for too much fails in the trial; without any memory left another process has to take over.
     for (fault, workers) in [("oom:profile", 1), ("oom:train", 1), ("oom_system:profile", 2)] {
         let bench = Bench::of(&space);
@@ -242,28 +242,56 @@ fn out_of_memory_is_an_outcome_and_the_process_goes_on_where_it_can() {
     }
 }
 
+/// State and reason of all trials of a study of two micro-batches, one row a trial.
+fn trials_within(limit: &str, micro_batches: &str, token_bytes: &str) -> Vec<Value> {
+    let space = SPACE
+        .replace("[1, 2, 4]", micro_batches)
+        .replace("{low: 1e-4, high: 1e-2, scale: log}", "1e-3")
+        .replace("random", "grid")
+        .replace("trial: {", &format!("trial: {{memory_limit: {limit}, "));
+    let bench = Bench::of(&space);
+    let mut command = search(&bench, &[]);
+    command.env("STAND_IN_TOKEN_BYTES", token_bytes);
+    Bench::succeed(command);
+    bench.rows("select micro_batch, state, reason from trial order by number")
+}
+
+/// Whether there are trials of a micro-batch, and all of them ended so.
+fn all_are(rows: &[Value], micro_batch: u64, state: &str) -> bool {
+    let mut of_size = rows.iter().filter(|row| row["micro_batch"] == micro_batch).peekable();
+    of_size.peek().is_some() && of_size.all(|row| row["state"] == state)
+}
+
 #[test]
-fn settings_that_need_more_than_the_limit_are_out_of_memory_and_others_are_not() {
+fn settings_that_take_more_than_was_predicted_are_out_of_memory_and_others_are_not() {
     if !has_python() {
         return;
     }
-    let space = SPACE
-        .replace("[1, 2, 4]", "[1, 64]")
-        .replace("{low: 1e-4, high: 1e-2, scale: log}", "1e-3")
-        .replace("random", "grid")
-        .replace("trial: {", "trial: {memory_limit: 4 MiB, ");
-    let bench = Bench::of(&space);
-    Bench::succeed(search(&bench, &[]));
-    let rows = bench.rows("select micro_batch, state, reason from trial order by number");
-    let has = |micro_batch: u64, state: &str| {
-        let mut of_size = rows.iter().filter(|row| row["micro_batch"] == micro_batch).peekable();
-        of_size.peek().is_some() && of_size.all(|row| row["state"] == state)
-    };
-    assert!(has(1, "complete") && has(64, "failed"), "{rows:?}");
+    let rows = trials_within("192 MiB", "[1, 8]", "2000000");
+    assert!(all_are(&rows, 1, "complete") && all_are(&rows, 8, "failed"), "{rows:?}");
     assert!(
         rows.iter()
             .all(|row| row["state"] == "complete" || row["reason"] == "out_of_memory")
     );
+}
+
+/// The tile of TRL's head alone has 32,768 numbers for each of 64 rows of 64 tokens: half a gigabyte.
+#[test]
+fn settings_that_trl_is_predicted_to_have_no_room_for_are_not_run() {
+    if !has_python() {
+        return;
+    }
+    let rows = trials_within("64 MiB", "[1, 64]", "4096");
+    assert!(
+        all_are(&rows, 1, "complete") && all_are(&rows, 64, "skipped"),
+        "{rows:?}"
+    );
+    let mut skipped = rows.iter().filter(|row| row["state"] == "skipped");
+    let is_told = |row: &Value| {
+        let reason = row["reason"].as_str().unwrap();
+        reason.starts_with("predicted to need ") && reason.contains("MiB in TRL, and 64 MiB are allowed")
+    };
+    assert!(skipped.all(is_told), "{rows:?}");
 }
 
 #[test]

@@ -6,29 +6,35 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::mocked::{errors_of, folder_with};
 use peft_tune_engine::profile::Throughput;
 
-const SPACE: &str = "study: own\nmodel: ./base\ndata: {train: train.jsonl, held_out: held_out.jsonl}\n\
+pub(crate) const SPACE: &str = "study: own\nmodel: ./base\ndata: {train: train.jsonl, held_out: held_out.jsonl}\n\
                      objectives: [throughput, loss]\n\
                      space: {rank: [2, 4, 8, 16], learning_rate: {low: 1e-3, high: 3e-2, scale: log}}\n\
                      trial: {sequence_length: 128}\nconfirm: none\nbudget: {trials: 3}\n";
 
-const BACKEND: &str = "backend: {trl: {python: ./python}}\n";
+/// A study in which the tile of TRL's head alone takes, at 64 rows, eight times what is allowed; `RATES` stands for learning rates.
+const LIMITED: &str = "study: own\nmodel: ./base\ndata: {train: train.jsonl, held_out: held_out.jsonl}\n\
+                       objectives: [throughput, loss]\n\
+                       space: {micro_batch: [1, 2, 64], precision: fp32, learning_rate: RATES}\n\
+                       trial: {sequence_length: 64, memory_limit: 64 MiB}\nconfirm: none\n";
 
-const GPU: &str = r#"{"name": "NVIDIA L4", "bytes": 23622320128}"#;
+pub(crate) const BACKEND: &str = "backend: {trl: {python: ./python}}\n";
+
+pub(crate) const GPU: &str = r#"{"name": "NVIDIA L4", "bytes": 23622320128}"#;
 
 /// Puts a program in the place of Python.
-fn stand_in(folder: &Path, script: &str) {
+pub(crate) fn stand_in(folder: &Path, script: &str) {
     let path = folder.join("python");
     std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
 /// Puts a Python there that has these GPUs and this version of TRL.
-fn python_with(folder: &Path, trl: &str, gpus: &[&str]) {
+pub(crate) fn python_with(folder: &Path, trl: &str, gpus: &[&str]) {
     let gpus = gpus.join(", ");
     let answer = format!(
         r#"{{"python": "3.12.3", "torch": "2.15.0", "transformers": "5.23.0", "peft": "0.21.2", "trl": "{trl}",
@@ -41,7 +47,7 @@ fn python_with(folder: &Path, trl: &str, gpus: &[&str]) {
 }
 
 /// A folder with the quickstart's model and data, a study, and a Python without GPUs.
-fn bench(space: &str) -> tempfile::TempDir {
+pub(crate) fn bench(space: &str) -> tempfile::TempDir {
     let folder = folder_with(space);
     python_with(folder.path(), "1.16.0", &[]);
     folder
@@ -57,14 +63,14 @@ fn command(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-fn succeeds(folder: &Path, arguments: &[&str]) -> Output {
+pub(crate) fn succeeds(folder: &Path, arguments: &[&str]) -> Output {
     let output = command(folder, arguments).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {}", errors_of(&output));
     output
 }
 
 /// Message of a command that these options or files make bad input of.
-fn refused(folder: &Path, arguments: &[&str]) -> String {
+pub(crate) fn refused(folder: &Path, arguments: &[&str]) -> String {
     let output = command(folder, arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", errors_of(&output));
     errors_of(&output)
@@ -74,7 +80,7 @@ fn text_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn queried(folder: &Path, statement: &str) -> String {
+pub(crate) fn queried(folder: &Path, statement: &str) -> String {
     let output = succeeds(folder, &["query", statement, "--format", "csv"]);
     text_of(&output).trim().to_owned()
 }
@@ -213,6 +219,66 @@ fn options_of_the_built_in_engine_and_values_of_a_gpu_are_refused() {
     python_with(folder, "1.16.0", &[GPU]);
     succeeds(folder, &["search", "quantized.yaml"]);
     assert!(refused(folder, &["search", "quantized.yaml", "--as", "cpu", "--devices", "cpu"]).contains("GPU"));
+}
+
+#[test]
+fn what_trl_has_no_room_for_is_not_run_and_all_else_is() {
+    let space = LIMITED.replace("RATES", "[1e-3, 3e-3]");
+    let folder = bench(&format!("{space}sampler: grid\nbudget: {{trials: 6}}\n{BACKEND}"));
+    let folder = folder.path();
+    let said = errors_of(&succeeds(folder, &["search", "space.yaml"]));
+    assert!(
+        said.contains("by prediction of TRL's needs 4 of 6 settings fit into 64")
+            && said.contains("no others are tried"),
+        "{said}"
+    );
+    let states = "select micro_batch, state, count(*) as n from trial group by micro_batch, state order by micro_batch";
+    assert_eq!(
+        queried(folder, states),
+        "micro_batch,state,n\n1,complete,2\n2,complete,2\n64,skipped,2"
+    );
+    let reason = queried(folder, "select distinct reason from trial where state = 'skipped'");
+    assert!(
+        reason.contains("MiB in TRL, and 64 MiB are allowed; lower `micro_batch`"),
+        "{reason}"
+    );
+}
+
+#[test]
+fn predictions_of_trl_reach_what_is_proposed_and_trials_correct_them() {
+    let space = LIMITED.replace("RATES", "{low: 1e-4, high: 1e-2, scale: log}");
+    let folder = bench(&format!("{space}budget: {{trials: 5}}\n{BACKEND}"));
+    let folder = folder.path();
+    succeeds(folder, &["search", "space.yaml"]);
+    let run = "select count(*) as n from trial where state = 'complete' and micro_batch < 64";
+    assert_eq!(queried(folder, run), "n\n5");
+    let metrics = "select metric, count(*) as n from trial_prediction group by metric order by metric";
+    assert_eq!(queried(folder, metrics), "metric,n\npeak_memory,5\nthroughput,5");
+    let deviation = |trial: u64| -> f64 {
+        let asked = format!("select deviation from trial_prediction where trial = {trial} and metric = 'throughput'");
+        queried(folder, &asked).lines().nth(1).unwrap().parse().unwrap()
+    };
+    assert!(deviation(4) < deviation(0), "{} {}", deviation(0), deviation(4));
+    // What would come next is asked with the predictions too: larger micro-batches are faster in all trials.
+    let explained = text_of(&succeeds(folder, &["explain", "--next", "8", "--json"]));
+    let explained: Value = serde_json::from_str(&explained).unwrap();
+    let next = explained["next"].as_array().unwrap();
+    assert!(!next.is_empty());
+    assert!(next.iter().all(|one| one["params"]["micro_batch"] != 64), "{next:#?}");
+}
+
+#[test]
+fn memory_alone_is_predicted_of_a_gpu_without_a_data_sheet() {
+    let folder = bench(&format!("{SPACE}{BACKEND}"));
+    let folder = folder.path();
+    python_with(folder, "1.16.0", &[r#"{"name": "NVIDIA H20", "bytes": 103079215104}"#]);
+    let said = errors_of(&succeeds(folder, &["search", "space.yaml"]));
+    assert!(
+        said.contains("the speed of TRL on this device is not known: memory alone is predicted"),
+        "{said}"
+    );
+    let metrics = "select metric, count(*) as n from trial_prediction group by metric";
+    assert_eq!(queried(folder, metrics), "metric,n\npeak_memory,3");
 }
 
 #[test]

@@ -48,9 +48,7 @@ pub use schedule::{DecayType, ScheduleKind, ScheduleRow, ScheduleSettings};
 pub use settings::RecipeKey;
 pub use sharding::{BadSharding, Sharding, ShardingRow};
 pub use together::BadGroup;
-pub use trainer::{
-    BadTrainerRows, OnlyInTrl, ReferencePass, ReferencePassRow, TrainerKind, TrainerRow,
-};
+pub use trainer::{BadTrainerRows, OnlyInTrl, ReferencePass, ReferencePassRow, TrainerKind, TrainerRow};
 pub use training::{StudyLength, TrainingLength, TrainingSettings};
 pub use training_data::{TrainingData, TrainingSet, WeightFault};
 pub use value::ParamValue;

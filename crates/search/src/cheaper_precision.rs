@@ -6,16 +6,12 @@
 
 use super::Problem;
 use super::history::Evaluated;
-use super::length::LEARNING_RATE;
+use super::length::{LEARNING_RATE, ROUNDS};
+use super::loss_margins::LOSS_BY_CHANCE;
 use super::reason::rate_text;
 use peft_tune_core::objective::{LOSS, Objective};
 use peft_tune_core::study::{Params, Trial, interval_of};
 
-/// The parameter that only rounds.
-pub(super) const ROUNDS: &str = "precision";
-/// Difference of losses that chance alone explains, as a share: 99.5% of differences of two seeds whose losses have a
-/// standard deviation of 0.5%.
-pub const LOSS_BY_CHANCE: f64 = 0.02;
 /// Share by which a value has to be better to count.
 const CLEARLY: f64 = 0.05;
 

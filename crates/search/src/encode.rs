@@ -15,6 +15,11 @@ use peft_tune_core::study::{ParamValue, Params};
 /// One coordinate a parameter, in the order of the space.
 pub(super) type Point = Vec<f64>;
 
+/// The bits of a settled point, for hashing.
+pub(super) fn key(point: &[f64]) -> Vec<u64> {
+    point.iter().map(|coordinate| (coordinate + 0.0).to_bits()).collect()
+}
+
 /// The coordinate of an inactive number.
 const MIDDLE: f64 = 0.5;
 

@@ -1,8 +1,8 @@
 //! The length of the full training where the search is to find it: after how many tokens more no longer pays.
 
 use super::length::PayingLength;
+use super::loss_margins::NEAR_BEST_LOSS;
 use super::reason::grouped;
-use super::recommend::NEAR_BEST_LOSS;
 use peft_tune_core::objective::{
     DOUBLING_GAIN, DOUBLING_GAIN_INTERVAL, EPOCH_TOKENS, FULL_TOKENS, LEAST_LOSS_STEP, LEAST_LOSS_TOKENS, LOSS_RISE,
 };

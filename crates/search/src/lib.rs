@@ -17,6 +17,7 @@ mod learning;
 pub mod learning_curve;
 mod length;
 mod long_training;
+mod loss_margins;
 mod normal;
 mod paired;
 pub mod pareto;
@@ -24,6 +25,7 @@ mod prior;
 mod pruner;
 mod reason;
 mod recommend;
+mod reference_point;
 mod sampler;
 mod samplers;
 mod seeded;
@@ -34,18 +36,19 @@ mod widen;
 
 pub use build::{Knowledge, SamplerError, build, build_with};
 pub use candidate_score::CandidateScore;
-pub use cheaper_precision::LOSS_BY_CHANCE;
 pub use enumerate::Settings;
 pub use found_length::{FoundLength, LossRise};
-pub use history::{Evaluated, evaluated, most_telling, pareto_front, reference_point};
+pub use history::{Evaluated, evaluated, pareto_front};
 pub use hypervolume::hypervolume;
 pub use knee::beyond_knee;
 pub use length::{FullLength, PayingLength, RateRange, Trained};
 pub use long_training::{at_full_length, diverged_loss};
+pub use loss_margins::{LOSS_BY_CHANCE, NEAR_BEST_LOSS};
 pub use paired::{PairedDifference, PairedRow, WRONG_STOP, looks};
 pub use prior::Prior;
 pub use pruner::{Asha, Dominance, Field, Median, Progress, Pruner, Verdict, build_pruner};
-pub use recommend::{NEAR_BEST_LOSS, Preference, RecommendError, Recommendation, Rule, recommend};
+pub use recommend::{Preference, RecommendError, Recommendation, Rule, recommend};
+pub use reference_point::{most_telling, reference_point};
 pub use sampler::{Problem, Sampler};
 pub use samplers::{
     Bayes, Dependence, Effect, EffectPoint, Grid, Importance, Insight, Nsga2, Predicted, Proposal, Random,

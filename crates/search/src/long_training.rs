@@ -4,11 +4,10 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cheaper_precision::LOSS_BY_CHANCE;
 use super::found_length::FoundLength;
 use super::length::{FullLength, LEARNING_RATE, Trained};
+use super::loss_margins::{LOSS_BY_CHANCE, NEAR_BEST_LOSS};
 use super::reason::{grouped, rate_text};
-use super::recommend::NEAR_BEST_LOSS;
 use peft_tune_core::objective::{FULL_TOKENS, LONGER_TOKENS, LOSS, LOSS_BEFORE, LOSS_LONGER, TRAIN_TOKENS};
 use peft_tune_core::study::{Metrics, Params, Trial, TrialNumber, TrialState};
 
@@ -226,7 +225,7 @@ fn with_loss(trial: &Trial, loss: f64) -> Option<Trial> {
 
 /// The complete trials with the loss that is expected of them at the full length, without those that diverged on the way there but
 /// where there are no others; `None` where too few trainings were made longer to say it. A trial of them has no longer training any
-/// more: [`recommend`](super::recommend) takes their losses as they are.
+/// more: `recommend` takes their losses as they are.
 pub fn at_full_length(history: &[Trial]) -> Option<Vec<Trial>> {
     Some(LongTrainings::of(history)?.trials)
 }

@@ -1,6 +1,7 @@
 //! Hypervolume over the trials of a study, and the rule that ends a study which has found what it will find.
 
-use super::history::{evaluated, reference_point};
+use super::history::evaluated;
+use super::reference_point::reference_point;
 use super::{Problem, hypervolume};
 use peft_tune_core::space::StopRule;
 use peft_tune_core::study::Trial;

@@ -6,9 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use super::history::{evaluated, pareto_front, reference_point};
+use super::history::{evaluated, pareto_front};
 use super::hypervolume::{contribution, hypervolume};
-use super::recommend::{NEAR_BEST_LOSS, Preference, Rule, recommend};
+use super::loss_margins::NEAR_BEST_LOSS;
+use super::recommend::{Preference, Rule, recommend};
+use super::reference_point::reference_point;
 use super::{Prior, Problem};
 use peft_tune_core::objective::{LOSS, Objective};
 use peft_tune_core::space::{Parameter, SearchSpace};
@@ -110,7 +112,7 @@ fn expected_variants(problem: &Problem, history: &[Trial], prior: &dyn Prior) ->
             if found.contains_key(&key) || is_tried() || prior.impossible(&params).is_some() {
                 continue;
             }
-            if let Some(metrics) = expected_metrics(problem, measured, (&one.trial.params, &params), prior) {
+            if let Some(metrics) = expected_metrics(problem, measured, &one.trial.params, &params, prior) {
                 found.insert(key, (params, metrics));
             }
         }
@@ -124,7 +126,8 @@ fn expected_variants(problem: &Problem, history: &[Trial], prior: &dyn Prior) ->
 fn expected_metrics(
     problem: &Problem,
     measured: &Metrics,
-    (source, variant): (&Params, &Params),
+    source: &Params,
+    variant: &Params,
     prior: &dyn Prior,
 ) -> Option<Metrics> {
     let mut metrics = measured.clone();

@@ -5,11 +5,13 @@ of what they are given, and dropping the copy leaves none of that behind.
 """
 
 import copy
+import json
 import os
 import sys
 
 from . import device as devices
 from . import settings as of_trial
+from .trial_files import Invalid
 
 
 class Base:
@@ -60,6 +62,14 @@ def tensors_in(scales):
             yield from tensors_in([getattr(one, "state2", None)])
 
 
+def check_class(folder):
+    """Raises `Invalid` where a model's file does not name its class: TRL loads the first one that stands there."""
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+        named = json.load(file).get("architectures")
+    if not named:
+        raise Invalid("config.json names no `architectures`, by which TRL picks the class to load: copy the key from the published file")
+
+
 class BaseModels:
     """The base model that was used last, and its tokenizer. A trial on another one finds the memory free."""
 
@@ -102,7 +112,14 @@ class BaseModels:
         if self._tokenizer[0] != key:
             from transformers import AutoProcessor
 
-            found = AutoProcessor.from_pretrained(folder, trust_remote_code=training.trust_remote_code)
+            try:
+                found = AutoProcessor.from_pretrained(folder, trust_remote_code=training.trust_remote_code)
+            except (ImportError, OSError, ValueError) as error:
+                said = " ".join(str(error).split())
+                raise Invalid(
+                    f"the model's tokenizer, or the processor that TRL reads in its place, cannot be loaded: {said}; that of a model "
+                    "with images takes its preprocessor_config.json, and `pip install pillow torchvision`"
+                ) from error
             if settings.kind.compares and getattr(found, "pad_token", "") is None:
                 # As TRL does, but for its ORPO.
                 found.pad_token = found.eos_token
@@ -127,6 +144,7 @@ class BaseModels:
         from trl import get_quantization_config
         from trl.trainer.utils import create_model_from_path
 
+        check_class(folder)
         of_model, training = settings.model, settings.training
         arguments = {
             "revision": of_model.model_revision,

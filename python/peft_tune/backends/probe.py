@@ -20,7 +20,7 @@ OPTIONAL = ["bitsandbytes"]
 
 
 def probe():
-    """Versions by package, GPUs, and the requirements that are not met, as pip takes them."""
+    """Versions by package, GPUs, and requirements as pip takes them: all, and those that are not met."""
     installed = {name: version_of(name) for name in VERSIONS}
     missing = [requirement(name) for name, version in installed.items() if not is_met(name, version)]
     devices = []
@@ -32,7 +32,14 @@ def probe():
             print(f"cannot use torch {installed['torch']}: {error}", file=sys.stderr)
             missing = sorted({*missing, requirement("torch")}, key=list(map(requirement, VERSIONS)).index)
     optional = {name: version_of(name) for name in OPTIONAL}
-    return {"python": platform.python_version(), **installed, **optional, "devices": devices, "missing": missing}
+    return {
+        "python": platform.python_version(),
+        **installed,
+        **optional,
+        "devices": devices,
+        "wanted": [requirement(name) for name in VERSIONS],
+        "missing": missing,
+    }
 
 
 def missing():

@@ -9,6 +9,7 @@ use peft_tune_engine::data::{on_disk, recognise};
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
 use peft_tune_engine::tokenizer::{Tokenizer, marked_template};
 
+use crate::cli::CliError;
 use crate::tools::export::AnswerMarks;
 
 /// Facts that make an export more exact; each is absent where it cannot be found out.
@@ -74,8 +75,19 @@ fn format_of(data: &DataSettings) -> Option<DataFormat> {
 
 /// The dimensions in a `config.json`, where it is there and can be read.
 pub(in crate::cli) fn shape_in(config: &Path) -> Option<ModelShape> {
-    let value = serde_json::from_str(&std::fs::read_to_string(config).ok()?).ok()?;
-    ModelShape::from_json(&config.display().to_string(), &value).ok()
+    shape_at(config).ok()
+}
+
+/// The dimensions in a `config.json`.
+///
+/// # Errors
+/// Bad input: a file that cannot be read, or lacks some of them.
+pub(in crate::cli) fn shape_at(config: &Path) -> Result<ModelShape, CliError> {
+    let name = config.display().to_string();
+    let text =
+        std::fs::read_to_string(config).map_err(|error| CliError::bad(format!("cannot read {name}: {error}")))?;
+    let value = serde_json::from_str(&text).map_err(|error| CliError::bad(format!("{name} is no JSON: {error}")))?;
+    ModelShape::from_json(&name, &value).map_err(CliError::bad_input)
 }
 
 /// The folder with the model's files, if it is on this machine.

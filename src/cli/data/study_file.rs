@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::CliError;
+use crate::cli::options::backend::BackendName;
 use crate::cli::terminal::output::tell;
 use crate::space::{ReadOptions, RecipeFile, SpaceError, Study, StudyFile};
 use peft_tune_core::recipe::{DataSettings, HubDataSet, Recipe};
@@ -12,14 +13,23 @@ use peft_tune_core::recipe::{DataSettings, HubDataSet, Recipe};
 /// # Errors
 /// Errors of [`StudyFile::read`], but for data that are missing.
 pub(in crate::cli) fn study_of(file: &Path) -> Result<(Study, bool), CliError> {
-    let error = match StudyFile::read(file) {
+    study_for(file, None)
+}
+
+/// Reads a study file like [`study_of`]; its trials are run by what is `asked` for, where something is.
+///
+/// # Errors
+/// Errors of [`StudyFile::read_for`], but for data that are missing.
+pub(in crate::cli) fn study_for(file: &Path, asked: Option<BackendName>) -> Result<(Study, bool), CliError> {
+    let asked = asked.map(BackendName::backend);
+    let error = match StudyFile::read_for(file, asked.clone()) {
         Ok(study) => return Ok((study, true)),
         Err(error) => error,
     };
     if !matches!(error, SpaceError::MissingPath { .. }) {
         return Err(error.into());
     }
-    let study = StudyFile::read_with(file, ReadOptions { check_files: false })?;
+    let study = StudyFile::read_for_with(file, asked, ReadOptions { check_files: false })?;
     let Some(data) = study.base.as_ref().map(|base| &base.data) else {
         return Err(error.into());
     };

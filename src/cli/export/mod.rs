@@ -1,6 +1,7 @@
 //! `peft-tune export`: a trial or a whole study as files of other tools, and the files of trials that they run.
 
 mod args;
+mod cached_rows;
 mod chosen_trials;
 mod command;
 mod installed;

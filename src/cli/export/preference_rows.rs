@@ -19,8 +19,8 @@ pub(super) struct PreferenceFiles {
 }
 
 impl PreferenceFiles {
-    /// Writes the rows that trials of `recipe` train on and are evaluated on, in the order of its files. `refuse` makes an error of a file that
-    /// cannot be written.
+    /// Writes the rows that trials of `recipe` train on and are evaluated on, in the order of its files. `refuse` makes an error of a
+    /// file that cannot be written.
     ///
     /// # Errors
     /// Bad input: rows that cannot be read, and what `refuse` makes.

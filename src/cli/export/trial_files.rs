@@ -2,37 +2,27 @@
 //!
 //! A trial in TRL is what `export` writes for it: the exporter makes the file, and only rows, length and seed are the
 //! trial's. The rows lie in the cache as token ids and labels, an Arrow stream for each split, which
-//! `datasets.Dataset.from_file` maps into memory. Their names come from their tokens, so that trials on the same tokens
-//! share them.
+//! `datasets.Dataset.from_file` maps into memory; those of preferences as JSON lines, whose tokens the trainer makes. Their
+//! names come from their tokens, so that trials on the same tokens share them.
 
-use std::fs::File;
 use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
-use super::preference_rows::PreferenceFiles;
-use super::saved_dataset::write_rows;
-use super::token_row::TokenRow;
+use super::cached_rows::CachedRows;
 use super::token_rows;
 use crate::cli::CliError;
+use crate::cli::data::model_family::ModelFamily;
 use crate::cli::terminal::output::write_exact;
 use crate::tools::Tool;
 use crate::tools::export::{ExportInput, Known, RenderError, Rendered, TrainedRows, Warning};
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::hexadecimal;
-use peft_tune_core::recipe::{DataSettings, Recipe, TrainerKind, TrainingLength};
+use peft_tune_core::recipe::{DataSettings, Recipe, TargetModules, TargetPreset, TrainerKind, TrainingLength};
 use peft_tune_core::study::{Metrics, TrialNumber, TrialPlan};
-use peft_tune_core::whole_file::{WholeFile, make_folder};
-use peft_tune_engine::data::{
-    BatchSource, PreparedData, cache_folder, content_digest, evaluation_batches, make_room, on_disk,
-};
+use peft_tune_engine::data::{BatchSource, PreparedData, evaluation_batches};
 use peft_tune_engine::hub::ModelFiles;
 
-/// Version of what the files of rows hold, which is a part of their names.
-const LAYOUT: u32 = 1;
 /// Number of seeds that NumPy takes, and with it `transformers.set_seed`.
 const SEEDS: u64 = 1 << 32;
 /// Study that the file's comment and output folder name: the worker knows none, and reads neither.
@@ -95,7 +85,7 @@ pub(in crate::cli) fn run(_: Args) -> Result<(), CliError> {
 }
 
 impl TrialFiles {
-    /// Makes the files for a trial of `recipe`, with its rows from the cache where a search has left them there.
+    /// Makes the files for a trial of the recipe that is `asked` for, with its rows from the cache where a search has left them there.
     ///
     /// # Errors
     /// Bad input: a model or data that cannot be used, a plan of nothing, a cache that cannot be written to.
@@ -109,8 +99,10 @@ impl TrialFiles {
         recipe.training.seed = recipe.training.seed.wrapping_add(seed_offset);
         let source = BatchSource::of_recipe(&data, &recipe).map_err(CliError::bad_input)?;
         let steps = source.steps(length);
-        let architecture = Architecture::from_config(&files.config).ok();
-        let refused = refused(tool, &recipe, architecture.as_ref());
+        let family = ModelFamily::read(&files.config)?;
+        let architecture = family.architecture();
+        let mut refused = refused(tool, &recipe, architecture);
+        refused.extend(unknown_layers(&recipe, &family));
 
         let model = std::path::absolute(&files.folder).map_err(CliError::bad_input)?;
         let limit = train.and_then(|train| train.evaluation_rows);
@@ -121,7 +113,7 @@ impl TrialFiles {
         recipe.training.seed %= SEEDS;
         let counted = data.train().statistics();
         let known = Known {
-            architecture: architecture.as_ref(),
+            architecture,
             model_folder: Some(&model),
             data_format: Some(recipe.data.format),
             trained: Some(TrainedRows {
@@ -249,6 +241,20 @@ fn refused_of_preferences(title: &str, recipe: &Recipe) -> Vec<Warning> {
     refused.map(warning).collect()
 }
 
+/// The refusal of a name for some of the linear layers of a model whose family alone tells which they are.
+fn unknown_layers(recipe: &Recipe, family: &ModelFamily) -> Option<Warning> {
+    let (Some(adapter), ModelFamily::Other(other)) = (&recipe.adapter, family) else {
+        return None;
+    };
+    match adapter.target_modules {
+        TargetModules::Preset(TargetPreset::AllLinear) | TargetModules::Named(_) => None,
+        TargetModules::Preset(preset @ (TargetPreset::Attention | TargetPreset::Mlp)) => Some(Warning {
+            field: "adapter.target_modules",
+            message: other.refusal_of(preset.name(), &[]),
+        }),
+    }
+}
+
 /// Whether trials are measured with what the tool's file tells of a field: the trial or the model decides it, or, of
 /// packing, the tool ends where it cannot keep documents apart.
 fn is_measured(field: &str) -> bool {
@@ -291,124 +297,12 @@ fn started_with(tool: Tool, rendered: Rendered) -> Result<String, CliError> {
     found.ok_or_else(|| CliError::failed(anyhow::anyhow!("no file was made for {tool}")))
 }
 
-/// Rows of a trial in the cache.
-struct CachedRows {
-    train: PathBuf,
-    held_out: PathBuf,
-}
-
-impl CachedRows {
-    /// Finds the rows of `data`, or writes them.
-    ///
-    /// # Errors
-    /// Bad input: there is no cache, or it cannot be written to.
-    fn of(data: &PreparedData) -> Result<Self, CliError> {
-        let folder = cache_folder().ok_or_else(no_folder)?;
-        Self::in_folder(&folder, data).map_err(|error| cannot_write(&folder, &error))
-    }
-
-    /// Finds the rows of a recipe whose trainer compares answers, or writes them.
-    ///
-    /// # Errors
-    /// Bad input: there is no cache, or it cannot be written to.
-    fn of_preferences(recipe: &Recipe, data: &PreparedData, files: &ModelFiles) -> Result<PreferenceFiles, CliError> {
-        let folder = cache_folder().ok_or_else(no_folder)?;
-        let failed = |error: &io::Error| cannot_write(&folder, error);
-        let made = make_folder(&folder).and_then(|()| std::path::absolute(&folder));
-        let made = made.map_err(|error| failed(&error))?;
-        let name = name_of_preferences(recipe, data).map_err(CliError::bad_input)?;
-        let path = |split: &str| made.join(format!("{name}.{split}.rows"));
-        let rows = PreferenceFiles {
-            train: path("train"),
-            held_out: path("held_out"),
-        };
-        let is_there = [&rows.train, &rows.held_out].into_iter().all(|path| is_kept(path));
-        if !is_there {
-            rows.write(recipe, files, true, &|_, error| failed(error))?;
-            make_room(&made, &rows.train);
-        }
-        Ok(rows)
-    }
-
-    fn in_folder(folder: &Path, data: &PreparedData) -> io::Result<Self> {
-        make_folder(folder)?;
-        let folder = std::path::absolute(folder)?;
-        // Held-out windows are as long as a row may be, which documents do not tell.
-        let (tokens, length) = (hexadecimal(&data.fingerprint()[..16]), data.sequence_length());
-        let path = |split: &str| folder.join(format!("{tokens}-{length}-{LAYOUT}.{split}.rows"));
-        let rows = Self {
-            train: path("train"),
-            held_out: path("held_out"),
-        };
-        let documents = data.train();
-        let train_is_new = keep(&rows.train, token_rows::trained(documents, 0..documents.len()))?;
-        let held_out_is_new = keep(&rows.held_out, token_rows::scored(data.held_out()))?;
-        if train_is_new || held_out_is_new {
-            make_room(&folder, &rows.train);
-        }
-        Ok(rows)
-    }
-}
-
-impl From<PreferenceFiles> for CachedRows {
-    fn from(PreferenceFiles { train, held_out }: PreferenceFiles) -> Self {
-        Self { train, held_out }
-    }
-}
-
-fn no_folder() -> CliError {
-    CliError::bad("there is no folder for the rows of the trial; set HOME, or name one as PEFT_TUNE_CACHE")
-}
-
-fn cannot_write(folder: &Path, error: &io::Error) -> CliError {
-    let folder = folder.display();
-    CliError::bad(format!(
-        "cannot write the rows of the trial into {folder}: {error}; free some space, or name a folder on another disk as \
-         PEFT_TUNE_CACHE"
-    ))
-}
-
-/// Name of the rows of preferences of a recipe: their tokens say which they are, and the files what else stands in them.
-fn name_of_preferences(recipe: &Recipe, data: &PreparedData) -> io::Result<String> {
-    let settings = on_disk(&recipe.data).map_err(io::Error::other)?;
-    let mut hash = Sha256::new();
-    hash.update(data.fingerprint());
-    hash.update(format!("{:?} {:?}", settings.format, settings.columns));
-    for path in settings.train.files().chain(settings.held_out.files()) {
-        hash.update(content_digest(path)?);
-    }
-    let length = recipe.batch.sequence_length;
-    Ok(format!("{}-{length}-{LAYOUT}.texts", hexadecimal(&hash.finalize()[..16])))
-}
-
-/// Whether a file of rows is there already. It counts as used.
-fn is_kept(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else {
-        return false;
-    };
-    // Files that were not used for long make room for others. Who may not write keeps them no younger.
-    let _ = file.set_modified(SystemTime::now());
-    true
-}
-
-/// Writes a file of rows that is not there yet. Returns whether it was not.
-fn keep(path: &Path, rows: impl Iterator<Item = TokenRow>) -> io::Result<bool> {
-    if is_kept(path) {
-        return Ok(false);
-    }
-    // Another worker may write the same at once: the last file stays, and readers keep the one that they have mapped.
-    let mut file = WholeFile::create(path, true)?;
-    write_rows(&mut file, rows).map_err(io::Error::other)?;
-    file.finish()?;
-    Ok(true)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::tools::import::parse_recipe;
     use peft_tune_core::recipe::{
-        AdapterSettings, Checkpointing, OptimizerKind, OptimizerOffload, TargetModules, TrainingData, TrainingSet,
+        AdapterSettings, Checkpointing, OptimizerKind, OptimizerOffload, TrainingData, TrainingSet,
     };
 
     /// Fields that a changed recipe is refused for in TRL.

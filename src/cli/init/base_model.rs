@@ -1,11 +1,11 @@
-//! The base model that `init` is asked for: whether there can be such a one, and its dimensions.
+//! The base model that `init` is asked for: whether there can be such a one, and what family it is of.
 
 use std::path::Path;
 
 use crate::cli::CliError;
 use crate::cli::data::known_offline::model_folder;
+use crate::cli::data::model_family::ModelFamily;
 use crate::cli::terminal::output::tell;
-use peft_tune_core::architecture::Architecture;
 
 /// Whether it is a model on this machine, or could be one on the hub.
 pub(super) fn check_model(model: &str) -> Result<(), CliError> {
@@ -18,8 +18,8 @@ pub(super) fn check_model(model: &str) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The model's dimensions where it is on this machine; a hub id that is not is planned for without.
-pub(super) fn architecture(model: &str) -> Result<Option<Architecture>, CliError> {
+/// The model's family where it is on this machine; a hub id that is not is planned for without.
+pub(super) fn family(model: &str) -> Result<Option<ModelFamily>, CliError> {
     check_model(model)?;
     let Some(folder) = model_folder(model) else {
         tell(format_args!(
@@ -27,7 +27,12 @@ pub(super) fn architecture(model: &str) -> Result<Option<Architecture>, CliError
         ));
         return Ok(None);
     };
-    Architecture::from_config(&folder.join("config.json"))
-        .map(Some)
-        .map_err(CliError::bad_input)
+    let family = ModelFamily::read(&folder.join("config.json"))?;
+    if let ModelFamily::Other(other) = &family {
+        tell(format_args!(
+            "the built-in engine does not train this model ({}): the file says `backend: trl`, and nothing is left out for its size",
+            other.lack
+        ));
+    }
+    Ok(Some(family))
 }

@@ -4,12 +4,13 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use super::args::Args;
-use super::base_model::{architecture, check_model};
+use super::base_model::{check_model, family};
 use super::columns::format_of;
 use super::questions::Asker;
 use super::study_file::{survey, write};
 use super::{chat, found_here, from_config};
 use crate::cli::CliError;
+use crate::cli::data::model_family::ModelFamily;
 use crate::cli::data::rows::first_row;
 use crate::cli::terminal::output::tell;
 use crate::draft::{Answers, Chosen, Machine, Plan, RowTokens, first_file, row_lengths, study_file};
@@ -22,9 +23,11 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         return from_config::run(&args, from);
     }
     let mut answers = answers(&args)?;
-    let architecture = architecture(&answers.model)?;
+    let family = family(&answers.model)?;
+    let architecture = family.as_ref().and_then(ModelFamily::architecture);
     let rows = row_tokens(&mut answers);
-    let plan = Plan::new(architecture.as_ref(), &rows, &answers).map_err(CliError::bad_input)?;
+    let mut plan = Plan::new(architecture, &rows, &answers).map_err(CliError::bad_input)?;
+    plan.trains_in_trl = matches!(family, Some(ModelFamily::Other(_)));
     let longer = rows.longer(plan.sequence_length);
     let text = study_file(&answers, &plan, longer.as_ref(), &args.output);
     // Checked as a search will read it, before anything is written.
@@ -38,7 +41,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     for left_out in &plan.left_out {
         tell(format_args!("left out: {left_out}"));
     }
-    if let Some(architecture) = &architecture {
+    if let Some(architecture) = architecture {
         tell(format_args!("{}", survey(&study, architecture, &answers.machine)));
     }
     write(&args, &text)?;

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use super::args::Args;
-use super::base_model::architecture;
+use super::base_model::family;
 use super::study_file::{survey, write};
 use crate::cli::CliError;
 use crate::cli::data::data_files::check_data;
 use crate::cli::data::known_offline::model_folder;
+use crate::cli::data::model_family::ModelFamily;
 use crate::cli::terminal::output::tell;
 use crate::draft::{Around, Machine, about_rows, first_file, left_out, study_around};
 use crate::space::{ReadOptions, StudyFile};
@@ -23,7 +24,7 @@ pub(super) fn run(args: &Args, from: &Path) -> Result<(), CliError> {
     let mut imported = import::read_recipe(from, None).map_err(CliError::bad_input)?;
     model(args, from, &mut imported)?;
     data(args, from, &mut imported)?;
-    let architecture = architecture(&imported.recipe.model)?;
+    let family = family(&imported.recipe.model)?;
     let machine = Machine::look();
     let memory_bytes = args.memory.map_or(machine.usable_bytes, |memory| memory.0);
     let around = Around {
@@ -33,6 +34,7 @@ pub(super) fn run(args: &Args, from: &Path) -> Result<(), CliError> {
         memory_bytes,
         machine: &machine,
         rows: rows_of(&imported),
+        trains_in_trl: matches!(family, Some(ModelFamily::Other(_))),
     };
     let text = study_around(&around);
     // Checked as a search will read it, before anything is written.
@@ -41,7 +43,7 @@ pub(super) fn run(args: &Args, from: &Path) -> Result<(), CliError> {
     for note in notes(&imported) {
         tell(format_args!("warning: {note}"));
     }
-    if let Some(architecture) = &architecture {
+    if let Some(architecture) = family.as_ref().and_then(ModelFamily::architecture) {
         tell(format_args!("{}", survey(&study, architecture, &machine)));
     }
     write(args, &text)

@@ -10,6 +10,7 @@ use super::record::machine;
 use super::{cpu_ceilings, gpu_ceilings};
 use crate::cli::CliError;
 use crate::cli::options::database::{DatabaseArgs, block_on};
+use crate::cli::processes::engine::Engine;
 use crate::cli::processes::interpreter::{Interpreter, Stack};
 use crate::cli::terminal::output::{tell, write_result};
 use crate::report::{bytes, printable, significant};
@@ -62,6 +63,16 @@ struct Diagnosis {
     /// The GPU that would train; absent where there is none.
     gpu: Option<Gpu>,
     trl: Trl,
+    auto: Auto,
+}
+
+/// What `backend: auto` takes here.
+#[derive(Debug, Serialize)]
+struct Auto {
+    /// Engine for models of the built-in engine's families.
+    known_family: Engine,
+    /// Engine for other models; absent where there is none.
+    other_family: Option<Engine>,
 }
 
 /// The Python that trials of `backend: trl` would run in.
@@ -194,6 +205,7 @@ fn diagnose(
     trl: Trl,
 ) -> Diagnosis {
     let machine = machine();
+    let auto = trl.auto(gpu.is_some());
     Diagnosis {
         version: env!("CARGO_PKG_VERSION"),
         build: if cfg!(debug_assertions) { "debug" } else { "release" },
@@ -210,6 +222,7 @@ fn diagnose(
         disturbed: *disturbed,
         gpu,
         trl,
+        auto,
     }
 }
 
@@ -284,6 +297,7 @@ impl Diagnosis {
         text.push_str(&self.cuda.to_text());
         text.push_str("\ntrl (PyTorch)\n");
         text.push_str(&self.trl.to_text());
+        text.push_str(&self.auto.to_text());
         text.push_str("\nmeasured ceilings\n");
         text.push_str(&ceilings_text(&self.ceilings, self.disturbed));
         if let Some(gpu) = &self.gpu {
@@ -322,6 +336,20 @@ impl Trl {
         }
     }
 
+    /// What a study with `backend: auto` is searched in here. `has_gpu` says whether the built-in engine would use one.
+    fn auto(&self, has_gpu: bool) -> Auto {
+        match self {
+            Self::Found(stack) => Auto {
+                known_family: Engine::preferred(has_gpu || !stack.devices.is_empty()),
+                other_family: Some(Engine::Trl),
+            },
+            Self::Missing(_) => Auto {
+                known_family: Engine::Native,
+                other_family: None,
+            },
+        }
+    }
+
     fn to_text(&self) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: String| {
@@ -332,11 +360,23 @@ impl Trl {
             Self::Found(stack) => {
                 line("python", format!("{} ({})", stack.interpreter.display(), stack.python));
                 line("packages", stack.versions());
+                line("range", stack.wanted.join(", "));
                 line("trains on", stack.devices_text());
             }
             Self::Missing(missing) => line("not used", missing.clone()),
         }
         text
+    }
+}
+
+impl Auto {
+    fn to_text(&self) -> String {
+        let others = match self.other_family {
+            Some(engine) if engine == self.known_family => String::new(),
+            Some(engine) => format!(", and {} for models that it lacks", engine.text()),
+            None => ", and nothing for models that it lacks".to_owned(),
+        };
+        format!("  auto takes  {}{others}\n", self.known_family.text())
     }
 }
 
@@ -386,14 +426,29 @@ mod tests {
             interpreter: "/opt/python".into(),
             python: "3.12.3".to_owned(),
             packages: Vec::new(),
+            wanted: vec!["trl>=1.16,<2".to_owned()],
             devices: Vec::new(),
         };
-        let text = Trl::Found(stack).to_text();
+        let found = Trl::Found(stack);
+        let auto = |trl: &Trl, has_gpu| trl.auto(has_gpu).to_text();
+        let on_cpu = auto(&found, false);
+        assert_eq!(
+            on_cpu,
+            "  auto takes  the built-in engine, and TRL for models that it lacks\n"
+        );
+        assert_eq!(auto(&found, true), "  auto takes  TRL\n");
+        let text = found.to_text();
+        assert!(text.contains("trl>=1.16,<2"), "{text}");
         assert!(
             text.contains("/opt/python (3.12.3)") && text.contains("the CPU"),
             "{text}"
         );
         let none = Trl::Missing("install it".to_owned());
         assert_eq!(none.to_text(), "  not used    install it\n");
+        let alone = auto(&none, true);
+        assert_eq!(
+            alone,
+            "  auto takes  the built-in engine, and nothing for models that it lacks\n"
+        );
     }
 }

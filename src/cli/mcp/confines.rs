@@ -69,6 +69,7 @@ impl Confines {
             name,
             base,
             backend,
+            engine_is_open,
             launcher,
             track,
             plan,
@@ -91,7 +92,8 @@ impl Confines {
             target: _,
             source: _,
         } = study;
-        let is_own = *backend == Backend::Native && launcher.is_local();
+        // An engine that is left open may turn out to be a Python.
+        let is_own = *backend == Backend::Native && !engine_is_open && launcher.is_local();
         if !is_own && !self.allow_commands {
             return Err(CliError::bad(format!(
                 "study {name} runs programs that its file names (`backend` or `launcher`): a person has to start this server \

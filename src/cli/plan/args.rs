@@ -6,6 +6,7 @@ use clap::ArgGroup;
 
 use super::stack_args::StackArgs;
 use super::step_args::StepArgs;
+use crate::cli::options::backend::BackendName;
 use crate::cli::options::database::DatabaseArgs;
 
 /// Predict memory and throughput of a study's settings, the front, and the time that the search will take. Nothing is
@@ -20,6 +21,9 @@ pub(in crate::cli) struct Args {
     /// --stack or --check also `cpu`: this machine's processor, by its measured ceilings.
     #[arg(long, value_name = "NAME")]
     pub(super) device: Option<String>,
+    /// Engine that trains the trials, instead of the file's `backend`.
+    #[arg(long, value_enum, value_name = "ENGINE", conflicts_with_all = ["stack", "check", "step"])]
+    pub(super) backend: Option<BackendName>,
     /// Settings to show, best throughput first.
     #[arg(long, value_name = "N", default_value_t = 10, conflicts_with_all = ["stack", "check"])]
     pub(super) top: usize,

@@ -2,7 +2,6 @@
 
 use super::args::Args;
 use super::learning_rate;
-use super::preferences::check_predicted;
 use super::stack;
 use super::step;
 use super::text::{About, StudyPlan, to_json, to_text};
@@ -10,16 +9,15 @@ use crate::cli::CliError;
 use crate::cli::data::epochs;
 use crate::cli::data::mixture;
 use crate::cli::data::row_lengths::Rows;
-use crate::cli::data::study_file::{base_of, study_of};
+use crate::cli::data::study_file::{base_of, study_for};
 use crate::cli::data::study_rows::StudyRows;
-use crate::cli::forecast::TrialDevice;
+use crate::cli::forecast::{PredictedModel, TrialDevice, check_predicted, precisions_of};
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::{Lengths, summary_line};
-use crate::space::{Backend, Study};
+use crate::space::Study;
 use crate::tune::{CostSurvey, Forecast};
-use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
-use peft_tune_core::predict::{DataSheet, Machine};
+use peft_tune_core::predict::DataSheet;
 use peft_tune_engine::hub::ModelFiles;
 
 /// Predicts and prints.
@@ -31,7 +29,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         let (file, device) = (args.file.as_deref(), args.device.as_deref());
         return stack::run(file, &args.stack, device, &args.database, args.json);
     };
-    let (study, has_data) = study_of(file)?;
+    let (study, has_data) = study_for(file, args.backend)?;
     if let Some(base) = &study.base {
         check_predicted(base)?;
     }
@@ -44,8 +42,11 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
             "the study is for {target}: this is what its trials cost here; --stack {stack} says what {stack} needs"
         ));
     }
-    if let Backend::Trl(_) = study.backend {
-        tell("trials of this study run in TRL: these are costs of the native engine; --stack trl says what TRL needs");
+    if study.engine_is_open {
+        tell(
+            "the study leaves its engine to the search (`backend: auto`): these are costs of the native engine; --backend trl predicts \
+             TRL's",
+        );
     }
     let sheet = args.device.as_deref().map(predict::device).transpose();
     let sheet = sheet.map_err(CliError::bad_input)?;
@@ -68,6 +69,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         about: about.as_ref(),
         sheet,
         lengths: lengths.as_ref(),
+        stack: forecast.stack(),
         is_host: forecast.is_on_host(),
     };
     let text = match args.json {
@@ -90,21 +92,20 @@ fn forecast_of(
 ) -> Result<(Forecast, String, Option<Doubtful>), CliError> {
     let base = base_of(study)?;
     let files = ModelFiles::resolve_config(&base.model).map_err(CliError::bad_input)?;
-    let architecture = Architecture::from_config(&files).map_err(CliError::bad_input)?;
+    let model = PredictedModel::of(&study.backend, base, &files)?;
     if let Some(sheet) = sheet {
-        let machine = Machine::DataSheet(sheet);
-        let forecast = Forecast::new(study, peft_tune_engine::predictor(architecture, machine), rows);
+        let forecast = Forecast::new(study, model.on_sheet(sheet), rows);
         return Ok((forecast.within(sheet.memory_bytes as f64), sheet.name.to_owned(), None));
     }
-    let precisions = study.precisions(base);
+    let precisions = precisions_of(study, base);
     let here = TrialDevice::of_plan(&args.database, args.threads.map(usize::from), &precisions)?;
     let name = here.name.clone();
     if here.disturbed == 0.0 {
-        return Ok((here.forecast(study, architecture, rows), name, None));
+        return Ok((here.forecast(study, model, rows), name, None));
     }
-    let known = here.without_speed().forecast(study, architecture.clone(), rows.clone());
+    let known = here.without_speed().forecast(study, model.clone(), rows.clone());
     let disturbed = here.disturbed;
-    Ok((known, name, Some((here.forecast(study, architecture, rows), disturbed))))
+    Ok((known, name, Some((here.forecast(study, model, rows), disturbed))))
 }
 
 /// The lengths of the training rows; `None` where they cannot be looked at, which is told. Says how often a trial goes over them

@@ -4,7 +4,6 @@ mod args;
 mod command;
 pub(super) mod learning_rate;
 mod own_engine;
-mod preferences;
 pub(super) mod stack;
 mod stack_args;
 mod stack_plan;

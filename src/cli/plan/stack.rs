@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use super::own_engine;
-use super::preferences::check_predicted;
 use super::stack_args::StackArgs;
 use super::stack_plan::{FrontierPoint, StackPlan, lengths_around};
 use super::stack_text::{setting_text, to_json, to_text};
 use crate::cli::CliError;
+use crate::cli::data::known_offline::shape_at;
 use crate::cli::data::study_file::{base_of, study_of};
 use crate::cli::data::study_rows::lengths_of;
 use crate::cli::forecast;
@@ -130,7 +130,7 @@ fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, 
 fn studied(file: &Path, args: &StackArgs, stack: Tool) -> Result<Asked, CliError> {
     let (study, has_data) = study_of(file)?;
     let base = base_of(&study)?;
-    check_predicted(base)?;
+    forecast::check_predicted(base)?;
     let mut setting = stack.setting_of(base);
     let lengths = lengths_of(&study, base, has_data)?;
     let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&base.batch));
@@ -237,9 +237,5 @@ fn frontier(
 /// # Errors
 /// A model that is not found, or a config that cannot be read.
 pub(in crate::cli) fn shape_of(model: &str) -> Result<ModelShape, CliError> {
-    let path = ModelFiles::resolve_config(model).map_err(CliError::bad_input)?;
-    let name = path.display().to_string();
-    let text = std::fs::read_to_string(&path).map_err(|error| CliError::bad(format!("cannot read {name}: {error}")))?;
-    let config = serde_json::from_str(&text).map_err(|error| CliError::bad(format!("{name} is no JSON: {error}")))?;
-    ModelShape::from_json(&name, &config).map_err(CliError::bad_input)
+    shape_at(&ModelFiles::resolve_config(model).map_err(CliError::bad_input)?)
 }

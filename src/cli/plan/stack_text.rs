@@ -54,7 +54,7 @@ pub(super) fn to_text(plan: &StackPlan, width: Option<usize>) -> String {
     for (name, size) in memory.components.iter().filter(|(_, size)| *size > 0) {
         line("component", &format!("{name} {}", size_of(*size)));
     }
-    if let Some((speed, step)) = plan.prediction.tokens_per_s.zip(plan.prediction.step_s) {
+    if let Some((speed, step)) = plan.prediction.tokens_per_s.zip(plan.prediction.step_s()) {
         line(
             "speed",
             &format!(
@@ -99,7 +99,7 @@ pub(super) fn to_text(plan: &StackPlan, width: Option<usize>) -> String {
     text.extend(
         plan.lengths
             .as_ref()
-            .map(|lengths| lengths.to_text_of(Padder::Stack, width)),
+            .map(|lengths| lengths.to_text(Padder::Stack, width)),
     );
     text
 }
@@ -136,7 +136,7 @@ pub(super) fn to_json(plan: &StackPlan) -> String {
         "peak_process_bytes": plan.prediction.process_bytes,
         "phases": plan.prediction.memory.phases,
         "components": components,
-        "step_s": plan.prediction.step_s,
+        "step_s": plan.prediction.step_s(),
         "tokens_per_s": plan.prediction.tokens_per_s,
         "limits": plan.limits,
         "frontier": frontier,

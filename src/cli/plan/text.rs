@@ -6,8 +6,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::study::track;
-use crate::report::{Align, Lengths, TextTable, bytes, duration, metric_value, param_value, printable};
+use crate::report::{Align, Lengths, Padder, TextTable, bytes, duration, metric_value, param_value, printable};
 use crate::space::Study;
+use crate::tools::Tool;
 use crate::tune::{CostSurvey, Expected};
 use peft_tune_core::predict::{DataSheet, Imbalance};
 
@@ -30,6 +31,8 @@ pub(super) struct StudyPlan<'a> {
     pub sheet: Option<&'a DataSheet>,
     /// Lengths of the rows to train on, where they could be looked at.
     pub lengths: Option<&'a Lengths>,
+    /// Stack that trains; `None` for the native engine.
+    pub stack: Option<Tool>,
     /// Whether the device's memory is the host's.
     pub is_host: bool,
 }
@@ -57,6 +60,7 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
         machine,
         about,
         lengths,
+        stack,
         is_host,
         ..
     } = plan;
@@ -79,7 +83,8 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
     if let Some(base) = &study.base {
         line("model", base.model.clone());
     }
-    line("machine", (*machine).to_owned());
+    let place = stack.map_or_else(String::new, |stack| format!(", in {}", stack.title()));
+    line("machine", format!("{machine}{place}"));
     if let Some(about) = about {
         line("speed", about.text());
     }
@@ -124,7 +129,8 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
     if let Some(places) = track::places(study) {
         line("tracked", places);
     }
-    text.extend(lengths.map(|lengths| lengths.to_text(width)));
+    let padder = if stack.is_some() { Padder::Stack } else { Padder::Nobody };
+    text.extend(lengths.map(|lengths| lengths.to_text(padder, width)));
     let front: Vec<&Expected> = survey.front.iter().map(|index| &survey.settings[*index]).collect();
     let fitting = survey.settings.iter().filter(|one| one.fits);
     let best: Vec<&Expected> = fitting.take(top).collect();
@@ -200,6 +206,7 @@ pub(super) fn to_json(plan: &StudyPlan<'_>, top: usize) -> serde_json::Result<St
         about,
         sheet,
         lengths,
+        stack,
         is_host: _,
     } = plan;
     let one = |one: &Expected| {
@@ -225,6 +232,7 @@ pub(super) fn to_json(plan: &StudyPlan<'_>, top: usize) -> serde_json::Result<St
         "study": study.name,
         "track": study.track.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "machine": machine,
+        "stack": stack.map(Tool::name),
         "speed_about": about,
         "data_sheet": sheet,
         "size": survey.size,

@@ -41,6 +41,8 @@ pub(in crate::cli) struct Stack {
     pub python: String,
     /// Packages with their versions.
     pub packages: Vec<Package>,
+    /// Ranges of versions that trials can train with, as pip takes them.
+    pub wanted: Vec<String>,
     /// GPUs that PyTorch sees; empty where it computes on the processor.
     pub devices: Vec<TorchDevice>,
 }
@@ -72,6 +74,8 @@ struct Answer {
     #[serde(default)]
     bitsandbytes: Option<String>,
     devices: Vec<TorchDevice>,
+    #[serde(default)]
+    wanted: Vec<String>,
     /// Requirements that are not met, as pip takes them.
     missing: Vec<String>,
 }
@@ -165,6 +169,7 @@ impl Interpreter {
             datasets,
             bitsandbytes,
             devices,
+            wanted: ranges,
             missing,
         } = answer;
         let packages = [
@@ -209,6 +214,7 @@ impl Interpreter {
                     })
                 })
                 .collect(),
+            wanted: ranges,
             devices,
         })
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::terminal::output::tell;
-use crate::space::RecipeFile;
+use crate::space::{BackendKind, RecipeFile};
 use crate::store::StudyId;
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::recipe::Recipe;
@@ -73,7 +73,7 @@ impl ProfileSource {
             Ok((study, detail, trials))
         })?;
         let name = format!("{}, trial {number}", study.name);
-        if study.trains_in_trl {
+        if study.backend == BackendKind::Trl {
             tell(format_args!(
                 "{name} trained in TRL: what follows is of the built-in engine on its recipe"
             ));

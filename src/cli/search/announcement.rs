@@ -19,7 +19,8 @@ const NAMED: usize = 4;
 pub(super) fn plan_text(
     study: &Study,
     database: &DatabaseArgs,
-    (slots, together): (&[Placement], Option<String>),
+    slots: &[Placement],
+    together: Option<String>,
 ) -> String {
     let mut text = format!("study {}: {}", printable(&study.name), budget_text(study));
     let mut add = |name: &str, value: String| {
@@ -120,10 +121,20 @@ pub(super) fn prediction_text(study: &Study, forecast: &Forecast) -> Option<Stri
             true => "",
             false => "; no others are tried",
         };
+        let by = match forecast.stack() {
+            None => "by prediction".to_owned(),
+            Some(stack) => format!("by prediction of {}'s needs", stack.title()),
+        };
         lines.push(format!(
-            "  fits     by prediction {what} into {} ({}){others}",
+            "  fits     {by} {what} into {} ({}){others}",
             bytes(limit.bytes),
             limit.from.text()
+        ));
+    }
+    if let (None, Some(stack), true) = (survey.fastest(), forecast.stack(), survey.fitting > 0) {
+        let stack = stack.title();
+        lines.push(format!(
+            "  takes    the speed of {stack} on this device is not known: memory alone is predicted"
         ));
     }
     if let (Some(trial), Some(search)) = (survey.trial_s, survey.search_s) {

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use super::worker_args::WorkerArgs;
 use crate::cli::CliError;
-use crate::cli::options::backend::BackendName;
+use crate::cli::options::backend::AskedBackend;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::processes::interpreter::resolved;
 use crate::cli::study::track::TrackArgs;
 use crate::cli::terminal::logging::LogArgs;
-use crate::space::{Backend, Seconds, Study, StudyFile, TrlBackend};
+use crate::space::{Backend, Seconds, SpaceError, Study, StudyFile, TrlBackend};
 
 /// Search for the settings worth using: run trials, store them, print the Pareto front and a recommendation.
 ///
@@ -38,8 +38,8 @@ pub(in crate::cli) struct Args {
     pub(in crate::cli) name: Option<String>,
     /// Engine that trains the trials, instead of the file's `backend`.
     #[arg(long, value_enum, value_name = "ENGINE")]
-    pub(super) backend: Option<BackendName>,
-    /// Python that has TRL, for `backend: trl` [default: that of the active environment, else python3].
+    pub(super) backend: Option<AskedBackend>,
+    /// Python that has TRL, for `backend: trl` and `auto` [default: that of the active environment, else python3].
     #[arg(long, value_name = "PATH")]
     pub(super) python: Option<PathBuf>,
     /// Measure the settings of a study again whose model or data hold something else than when it began, and keep what
@@ -74,24 +74,43 @@ pub(in crate::cli) struct Args {
 }
 
 impl Args {
-    /// The study of the file, its trials run by what the options name.
+    /// The study of the file, its trials run by what the options name, else the file; `None` where both leave that open.
     ///
     /// # Errors
     /// A mistake in the file; an interpreter for a study that has no use for one.
-    pub(super) fn study(&self) -> Result<Study, CliError> {
-        let asked = self.backend.map(|name| match name {
-            BackendName::Native => Backend::Native,
-            BackendName::Trl => Backend::Trl(TrlBackend { python: None }),
-        });
-        let mut study = StudyFile::read_for(&self.file, asked)?;
-        if let Some(python) = &self.python {
-            let Backend::Trl(backend) = &mut study.backend else {
-                return Err(CliError::bad(
-                    "`--python`: the trials of this study run in no Python; leave it out, or add `--backend trl`",
-                ));
-            };
+    pub(super) fn study(&self) -> Result<Option<Study>, CliError> {
+        let study = match self.backend {
+            Some(AskedBackend::Auto) => return Ok(None),
+            Some(AskedBackend::Native) => StudyFile::read_for(&self.file, Some(Backend::Native))?,
+            Some(AskedBackend::Trl) => self.study_in_trl()?,
+            None => StudyFile::read_for(&self.file, None)?,
+        };
+        if study.engine_is_open {
+            return Ok(None);
+        }
+        let study = self.with_python(study);
+        if self.python.is_some() && !matches!(study.backend, Backend::Trl(_)) {
+            return Err(CliError::bad(
+                "`--python`: the trials of this study run in no Python; leave it out, or add `--backend trl`",
+            ));
+        }
+        Ok(Some(study))
+    }
+
+    /// The study of the file with trials in TRL.
+    ///
+    /// # Errors
+    /// A mistake in the file; what trials in TRL do not do.
+    pub(super) fn study_in_trl(&self) -> Result<Study, SpaceError> {
+        let study = StudyFile::read_for(&self.file, Some(Backend::Trl(TrlBackend { python: None })))?;
+        Ok(self.with_python(study))
+    }
+
+    /// The study with the interpreter of the options, where its trials run in one.
+    fn with_python(&self, mut study: Study) -> Study {
+        if let (Some(python), Backend::Trl(backend)) = (&self.python, &mut study.backend) {
             backend.python = Some(resolved(python));
         }
-        Ok(study)
+        study
     }
 }

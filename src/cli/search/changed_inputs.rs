@@ -11,7 +11,7 @@ use crate::cli::CliError;
 use crate::cli::processes::interpreter::Stack;
 use crate::cli::terminal::output::tell;
 use crate::space::Study;
-use crate::store::{InputRecord, Store, TARGET_DEVICE, TARGET_STACK};
+use crate::store::{DEVICE, InputRecord, Store, TARGET_DEVICE, TARGET_STACK};
 use crate::worker::Placement;
 use peft_tune_core::hexadecimal;
 use peft_tune_core::recipe::Recipe;
@@ -30,8 +30,6 @@ const BLOCK: usize = 64 << 10;
 const BLOCKS: u64 = 256;
 /// Role of the shares that sets are mixed by. Studies that mix none have no such input.
 pub(super) const TRAINING_WEIGHTS: &str = "training weights";
-/// Role of the device among the inputs.
-const DEVICE: &str = "device";
 
 /// What the files of a recipe hold: the model's config and weights, the tokenizer, the chat template and the data.
 ///

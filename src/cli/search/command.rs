@@ -12,7 +12,7 @@ use super::resume_command::resume_command;
 use super::search_result::SearchResult;
 use super::spent_text::{lack_text, spent_text};
 use super::trials::{TrialsOutcome, run_trials};
-use super::{baseline_file, detach, dry_run, target_stack, trl, warm_start};
+use super::{baseline_file, detach, dry_run, engine_choice, target_stack, trl, warm_start};
 use crate::cli::CliError;
 use crate::cli::plan::learning_rate;
 use crate::cli::study::track::Tracking;
@@ -27,7 +27,10 @@ const IN_ORDER: Duration = Duration::from_secs(3);
 
 /// Runs the search and prints what it found.
 pub(in crate::cli) fn run(mut args: Args) -> Result<(), CliError> {
-    let mut study = args.study()?;
+    let mut study = match args.study()? {
+        Some(study) => study,
+        None => engine_choice::chosen(&mut args)?,
+    };
     if let Some(name) = &args.name {
         study.name.clone_from(name);
     }

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::worker_args::WorkerArgs;
 use crate::cli::CliError;
+use crate::cli::data::model_family::ModelFamily;
 use crate::cli::data::study_rows::StudyRows;
 use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::cli::study::track;
@@ -16,7 +17,6 @@ use crate::space::{Backend, Study, WarmStart};
 use crate::store::Store;
 use crate::tune::baseline;
 use crate::worker::{Placement, usable_cpus};
-use peft_tune_core::architecture::Architecture;
 use peft_tune_core::space::Widening;
 use peft_tune_core::study::{AccuracyPlan, Params, Trial, TrialNumber, TrialState};
 use peft_tune_kernels::device::first_gpu;
@@ -133,8 +133,8 @@ fn next_settings(study: &Study, sampler: &mut dyn Sampler, found: &Found) -> (Ve
 /// The baseline. A model that is not on this machine says nothing of its learning rate.
 fn first_setting(study: &Study) -> Option<Params> {
     let model = study.base.as_ref().map(|base| Path::new(&base.model));
-    let architecture = model.and_then(|folder| Architecture::from_config(&folder.join("config.json")).ok());
-    baseline(study, architecture.as_ref())
+    let family = model.and_then(|folder| ModelFamily::read(&folder.join("config.json")).ok());
+    baseline(study, family.and_then(|family| family.width()))
 }
 
 /// What a whole trial runs.

@@ -43,7 +43,7 @@ pub(super) async fn open(
     inputs.extend(args.workers.stack.as_ref().map(trl::input));
     inputs.extend(study.target.into_iter().flat_map(target_stack::inputs));
     let content = changed_inputs::check(study, store, &inputs, args.accept_changed_inputs).await?;
-    let baseline = baseline(study, preflight.as_ref().map(|found| &found.architecture));
+    let baseline = baseline(study, preflight.as_ref().and_then(|found| found.family.width()));
     let record = record_of(study, preflight, args.workers.stack.as_ref());
     if content == Content::Same && store.definitions().move_files(&record).await? {
         tell("the study's files lie elsewhere now and hold the same: it continues");

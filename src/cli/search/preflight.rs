@@ -1,26 +1,27 @@
 //! What a search looks at before its first trial: the model and the data. A mistake there would fail every trial.
 
 use super::changed_inputs::{TRAINING_WEIGHTS, fingerprint_of, inputs_of};
+use super::other_family;
 use crate::cli::CliError;
 use crate::cli::data::epochs;
 use crate::cli::data::mixture;
 use crate::cli::data::mixture::text_of;
+use crate::cli::data::model_family::{ModelFamily, SEARCH_IN_TRL, architecture_of};
 use crate::cli::data::model_warnings::tell_of_model;
 use crate::cli::data::prepare::prepared;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::reading_progress::Reading;
 use crate::report::summary_line;
-use crate::space::Study;
+use crate::space::{Backend, Study};
 use crate::store::{DataSetRecord, InputRecord, ModelRecord};
-use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
 
 /// Model and data of a study, as they were found.
 pub(super) struct Preflight {
-    pub architecture: Architecture,
+    pub family: ModelFamily,
     pub model: ModelRecord,
     pub data_set: DataSetRecord,
     /// What the files hold.
@@ -31,21 +32,23 @@ pub(super) struct Preflight {
 /// use, as `reading` shows. Warnings go to standard error.
 ///
 /// # Errors
-/// Bad input: a model or data file that is missing or cannot be used.
+/// Bad input: a model or data file that is missing or cannot be used; a model that the study's engine lacks.
 pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<Preflight, CliError> {
     let files =
         ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
-    let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
+    let family = family_of(study, &files)?;
     let data = prepared(recipe, &files, reading)?;
     let lengths = study.sequence_lengths(recipe);
     let shortest = lengths.into_iter().min().unwrap_or(recipe.batch.sequence_length);
     if shortest == data.sequence_length() {
-        data.check_fits(&architecture)
+        family.check_fits(&data)
     } else {
-        data.at_length(shortest).and_then(|data| data.check_fits(&architecture))
+        data.at_length(shortest).and_then(|data| family.check_fits(&data))
     }
     .map_err(CliError::bad_input)?;
-    tell_of_model(&architecture, &study.adapters(recipe));
+    if let Some(architecture) = family.architecture() {
+        tell_of_model(architecture, &study.adapters(recipe));
+    }
     for warning in data.warnings() {
         tell(format_args!("warning: {warning}"));
     }
@@ -66,8 +69,8 @@ pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<
     Ok(Preflight {
         model: ModelRecord {
             source: recipe.model.clone(),
-            architecture: architecture.family.name().to_owned(),
-            parameters: Some(architecture.parameter_count().total() as u64),
+            architecture: family.name().to_owned(),
+            parameters: family.parameters(),
             fingerprint: fingerprint_of(&inputs, &["config", "weights"]),
         },
         data_set: DataSetRecord {
@@ -94,8 +97,27 @@ pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<
             ),
         },
         inputs,
-        architecture,
+        family,
     })
+}
+
+/// The model's family, where the study's engine can train it.
+fn family_of(study: &Study, files: &ModelFiles) -> Result<ModelFamily, CliError> {
+    let Backend::Trl(_) = study.backend else {
+        let architecture = architecture_of(&files.config, SEARCH_IN_TRL)?;
+        return Ok(ModelFamily::Known(Box::new(architecture)));
+    };
+    if !files.tokenizer.are_there() {
+        return Err(CliError::bad(format!(
+            "trials in TRL need the model's tokenizer, and {} has none; put its tokenizer.json there, or search with the native backend",
+            files.folder.display()
+        )));
+    }
+    let family = ModelFamily::read(&files.config)?;
+    if let ModelFamily::Other(other) = &family {
+        other_family::check(study, other, &files.folder)?;
+    }
+    Ok(family)
 }
 
 /// Refuses a study whose trained models have nothing to answer, and says where they have less than the file asks for.

@@ -28,16 +28,16 @@ pub(super) struct Ready {
 pub(super) async fn prepare(args: &Args, study: &Study, progress: &SearchProgress) -> Result<Ready, CliError> {
     let say = |text: Option<String>| text.filter(|_| !args.json).into_iter().for_each(tell);
     let target = target_stack::of_study(study)?;
-    let slots = args.workers.slots(study)?;
-    let runs_on = (slots.as_slice(), args.workers.together_text());
-    say(Some(announcement::plan_text(study, &args.database, runs_on)));
+    let (slots, stack) = (args.workers.slots(study)?, args.workers.stack.as_ref());
+    let together = args.workers.together_text();
+    say(Some(announcement::plan_text(study, &args.database, &slots, together)));
     let mut grounds = None;
     let mut store = None;
     let data_bytes = study.base.as_ref().map_or(0, |base| file_bytes(&base.data));
     let takes_long = data_bytes > QUICK_BYTES;
     if takes_long {
         let opened = Store::open(&args.database.path()).await?;
-        grounds = Grounds::of_search(study, &opened, &slots[0]).await?;
+        grounds = Grounds::of_search(study, &opened, &slots[0], stack).await?;
         let forecast = grounds.as_ref().map(Grounds::with_full_rows);
         say(forecast.and_then(|forecast| announcement::prediction_text(study, &forecast)));
         store = Some(opened);
@@ -56,7 +56,7 @@ pub(super) async fn prepare(args: &Args, study: &Study, progress: &SearchProgres
         None => Store::open(&args.database.path()).await?,
     };
     if !takes_long {
-        grounds = Grounds::of_search(study, &store, &slots[0]).await?;
+        grounds = Grounds::of_search(study, &store, &slots[0], stack).await?;
     }
     let forecast = grounds.map(|grounds| grounds.forecast(target.clone())).transpose()?;
     if !takes_long {

@@ -3,7 +3,7 @@
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::terminal::this_command::this_command;
 use crate::shell::command_line;
-use crate::space::{ReadOptions, StudyFile};
+use crate::space::{BackendKind, ReadOptions, StudyFile};
 use crate::store::StudyOverview;
 
 /// The command that this search was started with, whole: it continues where it stopped. A database that the environment named is
@@ -33,13 +33,13 @@ pub(super) fn resume_command_of(study: &StudyOverview, database: &DatabaseArgs) 
 /// The engine that a study goes on with, as `--backend` takes it, where the study's file names another one, or cannot be read
 /// and so may do.
 pub(in crate::cli) fn backend_beside_file(study: &StudyOverview) -> Option<&'static str> {
-    let engine = if study.trains_in_trl { "trl" } else { "native" };
+    let engine = study.backend;
     let text = std::fs::read_to_string(&study.space_path).ok();
     let options = ReadOptions { check_files: false };
     match text.and_then(|text| StudyFile::parse(&study.space_path, &text, options).ok()) {
-        Some(file) if !study.trains_recipes || !file.backend.trains_recipes() => None,
-        Some(file) => (file.backend.name() != engine).then_some(engine),
-        None => study.trains_in_trl.then_some(engine),
+        Some(file) if !engine.trains_recipes() || !file.backend.trains_recipes() => None,
+        Some(file) => (file.backend.kind() != engine).then(|| engine.name()),
+        None => (engine == BackendKind::Trl).then(|| engine.name()),
     }
 }
 

@@ -33,12 +33,15 @@ struct Place {
     has_bitsandbytes: bool,
 }
 
-/// Finds the Python of a study, asks it what it has, and notes that for the study's workers.
+/// Finds the Python of a study, asks it what it has unless it was asked, and notes that for the study's workers.
 ///
 /// # Errors
 /// Bad input: no Python that trains in TRL; devices that it does not have; a value that it cannot train.
 pub(super) fn begin(study: &Study, backend: &TrlBackend, workers: &mut WorkerArgs) -> Result<(), CliError> {
-    let stack = Interpreter::find(backend.python.as_deref())?.probe()?;
+    let stack = match workers.stack.take() {
+        Some(stack) => stack,
+        None => Interpreter::find(backend.python.as_deref())?.probe()?,
+    };
     let has_bitsandbytes = stack.has_bitsandbytes();
     workers.stack = Some(stack);
     let slots = workers.slots(study)?;

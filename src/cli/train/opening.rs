@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::cli::CliError;
 use crate::cli::data::mixture;
+use crate::cli::data::model_family::{TRAIN_IN_TRL, architecture_of};
 use crate::cli::data::model_warnings::tell_of_model;
 use crate::cli::data::prepare::prepared;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::reading_progress::Reading;
 use crate::cli::terminal::signals::{First, Reaction};
 use crate::cli::terminal::this_command::this_command;
-use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
@@ -20,7 +20,7 @@ use peft_tune_engine::run::{RunError, TrainingRun};
 /// The data of a recipe, with the warnings that belong to them.
 pub(super) fn data_of(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, CliError> {
     let data = prepared(recipe, files, Reading::shown())?;
-    let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
+    let architecture = architecture_of(&files.config, TRAIN_IN_TRL)?;
     data.check_fits(&architecture).map_err(CliError::bad_input)?;
     tell_of_model(&architecture, recipe.adapter.as_slice());
     for warning in data.warnings() {

@@ -1,18 +1,11 @@
-//! What the answers are made from, and the answers together.
+//! What the answers are made from.
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
-use super::certainty::LossCertainty;
-use super::coverage::Coverage;
-use super::more_time::MoreTime;
-use super::neighbours::{Neighbour, neighbours};
-use super::{certainty, coverage, more_time, worth};
 use peft_tune_core::objective::{LOSS, REWARD_ACCURACY, REWARD_MARGIN, TOKEN_ACCURACY};
 use peft_tune_core::space::Widening;
 use peft_tune_core::study::{Confirmed, Metrics, Trial, TrialNumber, interval_of};
-use peft_tune_search::{Effect, Insight, NEAR_BEST_LOSS, Problem, Proposal};
+use peft_tune_search::{Insight, NEAR_BEST_LOSS, Problem, Proposal};
 
 /// How far the loss of a setting that was trained once is taken to stray, as a share of it: what the default recommendation
 /// calls nearly the best. Without repeats nothing measured says it: a surrogate of a few dozen trainings fits them as they are.
@@ -38,34 +31,6 @@ pub struct AnswersInput<'a> {
     pub next: &'a [Proposal],
     /// Ranges that searches widened by themselves.
     pub widened: &'a [Widening],
-}
-
-/// The answers.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Answers {
-    /// The recommended setting with one thing changed, measured or predicted.
-    pub neighbours: Vec<Neighbour>,
-    /// Every parameter on every objective, the other settings held.
-    pub worth: Vec<Effect>,
-    /// How many trainings each value or part of a range got.
-    pub coverage: Vec<Coverage>,
-    /// Certainty of the recommended trial's loss; `None` where the loss is no objective.
-    pub loss: Option<LossCertainty>,
-    /// Ten more minutes.
-    pub more_time: Option<MoreTime>,
-}
-
-impl Answers {
-    /// Answers from a study; what its trials cannot answer is left empty.
-    pub fn new(input: &AnswersInput<'_>) -> Self {
-        Self {
-            neighbours: neighbours(input),
-            worth: worth::effects(input),
-            coverage: coverage::coverage(input),
-            loss: certainty::loss_certainty(input),
-            more_time: more_time::more_time(input),
-        }
-    }
 }
 
 impl<'a> AnswersInput<'a> {

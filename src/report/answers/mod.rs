@@ -2,6 +2,7 @@
 //! each setting is worth, where the search did not look, how sure the loss is, what more time would bring. One value for the
 //! screen, for scripts and for the page.
 
+mod all;
 mod certainty;
 mod coverage;
 mod input;
@@ -12,9 +13,10 @@ mod testing;
 mod text;
 mod worth;
 
+pub use all::Answers;
 pub use certainty::{LossCertainty, NoiseSource, Rival};
 pub use coverage::{Coverage, CoverageCell, Edge};
-pub use input::{Answers, AnswersInput};
+pub use input::AnswersInput;
 pub use more_time::{ExpectedGain, MoreTime, RecentGain};
 pub use neighbours::{Comparison, Neighbour, NeighbourBasis, NeighbourMetric};
 pub use text::{Answer, answers_text, effect_sentence};

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
+use super::all::Answers;
 use super::certainty::{LossCertainty, NoiseSource};
 use super::coverage::{Coverage, FEW};
-use super::input::Answers;
 use super::more_time::MoreTime;
 use super::neighbours::{Comparison, Neighbour, NeighbourBasis, NeighbourMetric};
 use crate::report::change as share_text;

@@ -8,8 +8,6 @@ use crate::space::Target;
 use peft_tune_core::objective::{Constraint, Objective};
 use peft_tune_core::study::{Confirmed, Phase, Trial, TrialNumber};
 
-use super::view::ImportanceView;
-
 /// Everything that a page may show. What is not known is left empty, and its part of the page does not appear.
 #[derive(Clone, Debug, Default)]
 pub struct PageInput {
@@ -79,6 +77,24 @@ pub struct Finding {
     pub predicted_gain: Option<f64>,
     /// What running the change gave.
     pub measured_gain: Option<f64>,
+}
+
+/// How much of one objective each parameter explains.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct ImportanceView {
+    pub metric: String,
+    /// The largest total first.
+    pub shares: Vec<ImportanceShare>,
+}
+
+/// Shares of a metric's variance, in [0, 1].
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct ImportanceShare {
+    pub param: String,
+    /// Explained by the parameter alone.
+    pub first: f64,
+    /// Explained with all interactions.
+    pub total: f64,
 }
 
 /// Times of a trial.

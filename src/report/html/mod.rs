@@ -18,9 +18,10 @@ mod view;
 pub use assets::{Asset, ICON, LIVE_ASSETS, PAGE_SCRIPTS, STYLE, asset};
 pub use document::{DocumentError, Page, document, live_document};
 pub use input::{
-    Command, Confirmation, Finding, Measured, MemoryParts, PageInput, PhaseTimes, Prediction, Timing, TrialCurves,
+    Command, Confirmation, Finding, ImportanceShare, ImportanceView, Measured, MemoryParts, PageInput, PhaseTimes,
+    Prediction, Timing, TrialCurves,
 };
 pub use view::{
-    AnswerView, AxisView, CurveView, Growth, GrowthPoint, ImportanceShare, ImportanceView, MemoryView, ObjectiveView,
-    PhaseView, PredictionView, RecommendationView, StudyHead, StudyView, TrialView,
+    AnswerView, AxisView, CurveView, Growth, GrowthPoint, MemoryView, ObjectiveView, PhaseView, PredictionView,
+    RecommendationView, StudyHead, StudyView, TrialView,
 };

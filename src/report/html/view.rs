@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::input::{Command, Confirmation, Finding};
+use super::input::{Command, Confirmation, Finding, ImportanceView};
 use crate::report::{Counts, Gain};
 use peft_tune_core::study::{ParamValue, Params};
 
@@ -160,24 +160,6 @@ pub struct MemoryView {
     pub trial: u64,
     pub peak: f64,
     pub parts: Vec<(String, f64)>,
-}
-
-/// How much of one objective each parameter explains.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ImportanceView {
-    pub metric: String,
-    /// The largest total first.
-    pub shares: Vec<ImportanceShare>,
-}
-
-/// Shares of a metric's variance, in [0, 1].
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ImportanceShare {
-    pub param: String,
-    /// Explained by the parameter alone.
-    pub first: f64,
-    /// Explained with all interactions.
-    pub total: f64,
 }
 
 /// A prediction beside what came of it.

@@ -1,7 +1,6 @@
 //! What a GPU ran: one line, and the table of kernels.
 
-use super::tables::{MOST_OPS, table};
-use super::{percent, time};
+use super::{MOST_OPS, percent, table, time};
 use crate::report::{Align, TextTable};
 use peft_tune_engine::profile::GpuTimeline;
 

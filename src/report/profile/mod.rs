@@ -11,6 +11,16 @@ pub use findings::findings_text;
 pub use tables::{ProfileText, profile_text};
 pub use tuning::{cost_text, tried_text, tuning_text};
 
+use super::{Align, TextTable};
+
+/// Rows of a table of ops or kernels, unless all are asked for.
+const MOST_OPS: usize = 20;
+
+/// An empty table with these columns.
+fn table(columns: &[(&str, Align)]) -> TextTable {
+    TextTable::new(columns.iter().map(|(name, align)| ((*name).to_owned(), *align)))
+}
+
 /// Seconds in milliseconds, or microseconds where they are few.
 pub(super) fn time(seconds: f64) -> String {
     if seconds >= 1.0 {

@@ -3,14 +3,11 @@
 use std::fmt::Write;
 
 use super::gpu::{gpu_line, kernels};
-use super::{percent, time};
+use super::{MOST_OPS, percent, table, time};
 use crate::report::{Align, TextTable, bytes, metric_value};
 use peft_tune_engine::profile::{
     DataWaits, EvaluationCost, ModuleTime, Profile, Reference, Setting, SpanTiming, SpannedSteps, StepFacts,
 };
-
-/// Rows of the table of ops, unless all are asked for.
-pub(super) const MOST_OPS: usize = 20;
 
 /// Options of a profile's text.
 #[derive(Clone, Copy, Debug, Default)]
@@ -244,10 +241,6 @@ fn millions(count: u64) -> String {
         millions if millions >= 1000.0 => format!("{:.1} B", millions / 1e3),
         millions => format!("{millions:.1} M"),
     }
-}
-
-pub(super) fn table(columns: &[(&str, Align)]) -> TextTable {
-    TextTable::new(columns.iter().map(|(name, align)| ((*name).to_owned(), *align)))
 }
 
 fn phases(profile: &Profile) -> TextTable {

@@ -56,7 +56,8 @@ impl Context<'_> {
                 });
             }
             (None, Some((keys, command))) => Backend::Command(self.command(file, keys, command)?),
-            (None, None) if file.backend == BackendEntry::Native => Backend::Native,
+            // A file that leaves the engine open is read as the built-in one reads it, until a search has chosen.
+            (None, None) if matches!(file.backend, BackendEntry::Native | BackendEntry::Auto) => Backend::Native,
             (None | Some(Backend::Trl(TrlBackend { python: None })), None) => Backend::Trl(self.trl(&file.backend)?),
             (Some(asked), None) => asked,
         };
@@ -97,7 +98,7 @@ impl Context<'_> {
             },
             (None, None) => Err(SpaceError::Rejected {
                 at: self.document.key(&["backend"]),
-                message: "these keys name nothing that runs the trials; write `native`, `trl`, {trl: {python: ..}} or \
+                message: "these keys name nothing that runs the trials; write `native`, `trl`, `auto`, {trl: {python: ..}} or \
                           {command: [program, argument, ..]}"
                     .into(),
             }),
@@ -133,7 +134,7 @@ impl Context<'_> {
     fn trl(&self, entry: &BackendEntry) -> Result<TrlBackend, SpaceError> {
         let keys = match entry {
             BackendEntry::Keys(keys) => keys.trl.as_ref(),
-            BackendEntry::Native | BackendEntry::Trl => None,
+            BackendEntry::Native | BackendEntry::Trl | BackendEntry::Auto => None,
         };
         let python = keys.and_then(|keys| keys.python.as_deref());
         let found = python.map(|python| self.interpreter(&["backend", "trl", "python"], python));

@@ -111,9 +111,8 @@ impl Context<'_> {
             Some(ConfirmEntry::None) => return Ok(None),
             Some(ConfirmEntry::Plan(details)) => details,
             None => {
-                let noisy = |metric: &str| {
-                    [THROUGHPUT, LOSS, TOKEN_ACCURACY, REWARD_ACCURACY, REWARD_MARGIN].contains(&metric)
-                };
+                let noisy =
+                    |metric: &str| [THROUGHPUT, LOSS, TOKEN_ACCURACY, REWARD_ACCURACY, REWARD_MARGIN].contains(&metric);
                 let matters = objectives.iter().any(|objective| noisy(&objective.metric))
                     || constraints.iter().any(|constraint| noisy(&constraint.metric));
                 return Ok((trains_recipes && matters).then_some(default));

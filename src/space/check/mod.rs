@@ -18,7 +18,6 @@ mod track;
 mod trainer;
 mod values;
 
-pub(super) use objective::RECIPE_METRICS;
 pub use recipe_file::{RecipeFile, RecipeFileError};
 
 use super::SpaceError;

@@ -12,18 +12,8 @@ use peft_tune_core::objective::{
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::ParamValue;
 
-/// Metrics of trained recipes that a study may trade off or bound; a backend and a trainer have some of them.
-pub(in crate::space) const RECIPE_METRICS: [&str; 9] = [
-    THROUGHPUT,
-    PEAK_MEMORY,
-    LOSS,
-    TOKEN_ACCURACY,
-    TOKEN_ACCURACY_LOST_PERCENT,
-    LOSS_KEPT_PERCENT,
-    TOP1_AGREEMENT_PERCENT,
-    REWARD_ACCURACY,
-    REWARD_MARGIN,
-];
+pub(super) use crate::space::recipe_metrics::RECIPE_METRICS;
+
 /// Metrics of a study's answers, each with what is better of it; `None` where a command runs the trials, which may report any.
 pub(super) type Scored<'a> = Option<&'a [(String, Direction)]>;
 

@@ -43,7 +43,9 @@ impl Context<'_> {
         let measures = asked(THROUGHPUT) || asked(PEAK_MEMORY) || trial.profile_steps.is_some();
         let accuracy = self.accuracy(file, score, &asked)?;
         let measured = accuracy.is_required || accuracy.score.is_some();
-        let is_learnt = [LOSS, TOKEN_ACCURACY, REWARD_ACCURACY, REWARD_MARGIN].into_iter().any(asked);
+        let is_learnt = [LOSS, TOKEN_ACCURACY, REWARD_ACCURACY, REWARD_MARGIN]
+            .into_iter()
+            .any(asked);
         let trains = is_learnt || measured || length.is_some();
         Ok(TrialPlan {
             measure: measures.then(|| MeasurePlan {
@@ -141,7 +143,8 @@ impl Context<'_> {
     pub(super) fn finds_length(
         &self,
         file: &StudyFile,
-        (objectives, constraints): (&[Objective], &[Constraint]),
+        objectives: &[Objective],
+        constraints: &[Constraint],
         confirm: Option<&ConfirmPlan>,
     ) -> Result<bool, SpaceError> {
         let length = file.training.as_ref().map(|training| training.length);

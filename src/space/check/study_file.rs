@@ -9,7 +9,7 @@ use super::parameter::Parameters;
 use super::score::score_metrics;
 use super::{Context, ReadOptions};
 use crate::space::SpaceError;
-use crate::space::file::{BudgetEntry, SamplerEntry, StudyFile};
+use crate::space::file::{BackendEntry, BudgetEntry, SamplerEntry, StudyFile};
 use crate::space::recipe_for::apply;
 use crate::space::study::{Backend, Budget, Source, Study};
 use crate::space::yaml::Document;
@@ -43,7 +43,12 @@ impl StudyFile {
     /// # Errors
     /// Errors of [`StudyFile::read`]; where something is asked for and the file is a command's.
     pub fn read_for(path: &Path, asked: Option<Backend>) -> Result<Study, SpaceError> {
-        study_of(Document::read(path)?, ReadOptions::default(), asked)
+        Self::read_for_with(path, asked, ReadOptions::default())
+    }
+
+    /// Reads a study like [`StudyFile::read_for`], as strictly as `options` say.
+    pub fn read_for_with(path: &Path, asked: Option<Backend>, options: ReadOptions) -> Result<Study, SpaceError> {
+        study_of(Document::read(path)?, options, asked)
     }
 
     /// Checks text as if it stood in the file `path`: a study kept in the database, say.
@@ -58,6 +63,7 @@ fn study_of(document: Document, options: ReadOptions, asked: Option<Backend>) ->
         document: &document,
         options,
     };
+    let engine_is_open = asked.is_none() && file.backend == BackendEntry::Auto;
     let backend = context.backend(&file, asked)?;
     let trains = backend.trains_recipes();
     let target = context.target(&file)?;
@@ -76,6 +82,7 @@ fn study_of(document: Document, options: ReadOptions, asked: Option<Backend>) ->
     let entries = context.objectives_of(&file, trainer, &parameters);
     if trains {
         context.check_metrics_of(trainer, &parameters, (&entries, &file))?;
+        context.check_target_of(trainer, target)?;
     }
     let mut objectives = context.objectives(&entries, metrics)?;
     let mut constraints = context.constraints(&file.constraints, metrics)?;
@@ -89,7 +96,7 @@ fn study_of(document: Document, options: ReadOptions, asked: Option<Backend>) ->
     let pruner = context.pruner(&file, &mut plan)?;
     let stop = context.stop_rule(&file.stop)?;
     let confirm = context.confirm(file.confirm.as_ref(), &objectives, &constraints, trains)?;
-    let finds_length = context.finds_length(&file, (&objectives, &constraints), confirm.as_ref())?;
+    let finds_length = context.finds_length(&file, &objectives, &constraints, confirm.as_ref())?;
     let mut base = trains.then(|| context.base(&file, &parameters)).transpose()?;
     if let (Some(base), Some(target)) = (&mut base, target)
         && !document.has(&["data", "template_targets"])
@@ -122,6 +129,7 @@ fn study_of(document: Document, options: ReadOptions, asked: Option<Backend>) ->
         seed: file.seed,
         sampler: context.sampler(&file.sampler)?,
         backend,
+        engine_is_open,
         launcher: context.launcher(&file.launcher)?,
         target,
         track: context.track(&file.track)?,

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use super::Context;
 use super::parameter::Parameters;
-use crate::space::SpaceError;
 use crate::space::file::{ObjectiveEntry, StudyFile};
 use crate::space::yaml::Span;
+use crate::space::{SpaceError, Target};
 use peft_tune_core::objective::{LOSS, PEAK_MEMORY, REWARD_ACCURACY, REWARD_MARGIN, THROUGHPUT, TOKEN_ACCURACY};
 use peft_tune_core::recipe::{Recipe, TrainerKind};
 use peft_tune_core::study::{ParamValue, Params};
@@ -36,10 +36,7 @@ impl Context<'_> {
                     .into(),
             });
         }
-        let reads = [
-            ("beta", !trainer.is_sft()),
-            ("reference", trainer.row().has_reference),
-        ];
+        let reads = [("beta", !trainer.is_sft()), ("reference", trainer.row().has_reference)];
         let mut unread = reads.into_iter().filter(|(_, is_read)| !is_read);
         match unread.find(|(name, _)| self.document.has(&["space", name])) {
             None => Ok(trainer),
@@ -58,6 +55,20 @@ impl Context<'_> {
         }
     }
 
+    /// Refuses another stack for a trainer whose costs nothing predicts.
+    pub(super) fn check_target_of(&self, trainer: TrainerKind, target: Option<Target>) -> Result<(), SpaceError> {
+        match target.filter(|_| !trainer.is_sft()) {
+            None => Ok(()),
+            Some(target) => Err(SpaceError::Rejected {
+                at: self.document.key(&["target_stack"]),
+                message: format!(
+                    "nothing predicts what `trainer: {trainer}` costs in {}; remove this key",
+                    target.stack.title()
+                ),
+            }),
+        }
+    }
+
     /// The objectives of a file. One that names none trades off a loss, or, where `beta` is searched, what compares in its place.
     pub(super) fn objectives_of<'f>(
         &self,
@@ -67,7 +78,11 @@ impl Context<'_> {
     ) -> Cow<'f, [ObjectiveEntry]> {
         match self.document.has(&["objectives"]) || trainer.is_sft() || !searches_beta(parameters) {
             true => Cow::Borrowed(&file.objectives),
-            false => Cow::Owned([THROUGHPUT, PEAK_MEMORY, REWARD_ACCURACY].map(ObjectiveEntry::named).into()),
+            false => Cow::Owned(
+                [THROUGHPUT, PEAK_MEMORY, REWARD_ACCURACY]
+                    .map(ObjectiveEntry::named)
+                    .into(),
+            ),
         }
     }
 

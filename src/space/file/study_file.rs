@@ -14,7 +14,7 @@ use super::{
     Bytes, ConfirmEntry, Count, Entries, FileValue, ParameterEntry, PrunerEntry, ScoreEntry, Seconds, StopEntry,
     TrackEntry, WarmStartEntry,
 };
-use crate::space::check::RECIPE_METRICS;
+use crate::space::recipe_metrics::RECIPE_METRICS;
 use crate::tools::Tool;
 use peft_tune_core::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::quantity::{self, PositiveCount};
@@ -79,7 +79,7 @@ pub struct StudyFile {
     /// How the next parameters are chosen; default `auto`.
     #[serde(default)]
     pub sampler: SamplerEntry,
-    /// What runs the trials: `native`, `trl` (TRL on PyTorch), or a command of your own.
+    /// What runs the trials: `native`, `trl` (TRL on PyTorch), `auto` (whichever of the two can), or a command of your own.
     #[serde(default)]
     pub backend: BackendEntry,
     /// How trial processes are started: `local`, `{slurm: {..}}`, `{ssh: {..}}`, `{kubernetes: {..}}`, or `{command: [..]}`.
@@ -221,6 +221,8 @@ pub enum BackendEntry {
     Native,
     /// TRL, in the Python of the active environment.
     Trl,
+    /// The built-in engine or TRL: which one, a search chooses where it begins.
+    Auto,
     /// A command, or TRL with settings of its own.
     Keys(BackendKeys),
 }
@@ -333,17 +335,18 @@ name_or_map!(
 
 name_or_map!(
     BackendEntry,
-    "native, trl, {trl: {python: ..}}, or {command: [program, argument, ..]}",
+    "native, trl, auto, {trl: {python: ..}}, or {command: [program, argument, ..]}",
     |name| match name {
         "native" => Some(BackendEntry::Native),
         "trl" => Some(BackendEntry::Trl),
+        "auto" => Some(BackendEntry::Auto),
         _ => None,
     },
     BackendEntry::Keys,
     "Backend",
     |keys: BackendKeys| {
         "anyOf": [
-            {"enum": ["native", "trl"]},
+            {"enum": ["native", "trl", "auto"]},
             {"allOf": [keys, {"anyOf": [
                 {"required": ["command"], "not": {"required": ["trl"]}},
                 {"required": ["trl"], "maxProperties": 1},

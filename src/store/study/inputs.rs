@@ -7,6 +7,8 @@ use crate::tools::Tool;
 use peft_tune_core::predict;
 use peft_tune_core::predict::stack::StackDevice;
 
+/// Role of the device that trials run on: the name of a GPU, or `cpu`.
+pub const DEVICE: &str = "device";
 /// Role of the stack that a study is for.
 pub const TARGET_STACK: &str = "target stack";
 /// Role of the device of that stack.

@@ -13,7 +13,7 @@ pub(super) mod studies;
 pub(super) mod warm_starts;
 pub(super) mod widenings;
 
-pub use inputs::{InputRecord, TARGET_DEVICE, TARGET_STACK};
+pub use inputs::{DEVICE, InputRecord, TARGET_DEVICE, TARGET_STACK};
 pub use overview::{FINDS_LENGTH, StudyOverview};
 pub use requests::{RequestId, RequestOutcome, StoredRequest};
 pub use searches::{EndingRecord, SearchBudget, SearchStage, Spending};

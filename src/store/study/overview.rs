@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::space::{Target, problem_of};
+use crate::space::{BackendKind, Target, problem_of};
 use crate::store::StudyId;
 use peft_tune_core::objective::{Constraint, Objective};
 use peft_tune_core::space::SearchSpace;
@@ -19,10 +19,8 @@ pub struct StudyOverview {
     pub sampler: String,
     pub seed: u64,
     pub model: Option<String>,
-    /// Whether trials train recipes, in the native engine or in TRL, rather than run a command.
-    pub trains_recipes: bool,
-    /// Whether trials train in TRL.
-    pub trains_in_trl: bool,
+    /// What runs the trials.
+    pub backend: BackendKind,
     /// Whether the search finds how long the exported recipe trains.
     pub finds_length: bool,
     /// Rows that are trained on, where they were recorded.
@@ -59,7 +57,7 @@ impl StudyOverview {
             space.unwrap_or_default(),
             &self.objectives,
             &self.constraints,
-            self.trains_recipes,
+            self.backend.trains_recipes(),
         )
     }
 

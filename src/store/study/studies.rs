@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use sqlx::SqliteConnection;
 
 use super::definitions;
+use crate::space::BackendKind;
 use crate::store::file::lock::{Attempt, StudyLock, has_no_locks, is_held, lock_path};
 use crate::store::row::to_u64;
 use crate::store::{FINDS_LENGTH, Store, StoreError, StudyOverview, StudyRecord};
@@ -52,8 +53,7 @@ struct StudyRow {
     sampler: String,
     seed: i64,
     model: Option<String>,
-    trains_recipes: bool,
-    trains_in_trl: bool,
+    backend: String,
     finds_length: bool,
     rows: Option<i64>,
     tokens: Option<i64>,
@@ -159,8 +159,9 @@ impl Studies<'_> {
     pub async fn all(self) -> Result<Vec<StudyOverview>, StoreError> {
         let rows: Vec<StudyRow> = sqlx::query_as(
             "select study.id, name, space_path, sampler, seed, model.source as model,
-                    definition ->> '$.settings.backend.command' is null as trains_recipes,
-                    definition ->> '$.settings.backend.trl' is not null as trains_in_trl,
+                    case when definition ->> '$.settings.backend.command' is not null then 'command'
+                         when definition ->> '$.settings.backend.trl' is not null then 'trl'
+                         else 'native' end as backend,
                     definition ->> ('$.settings.' || ?) is not null as finds_length,
                     rows, tokens, summary as learnt, created_at, resumed_at,
                     (select total(wall_s) from trial where study_id = study.id) as wall_s
@@ -225,8 +226,7 @@ impl Studies<'_> {
             sampler: row.sampler,
             seed: row.seed.cast_unsigned(),
             model: row.model,
-            trains_recipes: row.trains_recipes,
-            trains_in_trl: row.trains_in_trl,
+            backend: BackendKind::from_name(&row.backend).unwrap_or(BackendKind::Native),
             finds_length: row.finds_length,
             trained_rows: row.rows.map(to_u64),
             trained_tokens: row.tokens.map(to_u64),

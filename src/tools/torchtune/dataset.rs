@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::export::refused;
 use super::length::{Length, Repeats};
+use super::refused::refused;
 use crate::tools::export::RenderError;
 use crate::tools::export::draft::{Draft, ROWS, Word, builder_of, column, on_hub};
 use peft_tune_core::recipe::{BatchSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, Recipe};

@@ -9,6 +9,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::length::Length;
+use super::refused::refused;
 use super::{dataset, model};
 use crate::tools::Tool;
 use crate::tools::export::draft::{Advice, Draft, Word};
@@ -75,14 +76,6 @@ fn render(input: &ExportInput<'_>, _: &Path) -> Result<Rendered, RenderError> {
     let module = has_module.then(|| (dataset::MODULE.0, dataset::MODULE.1.to_owned()));
     rendered.files.extend(module);
     Ok(rendered)
-}
-
-pub(super) fn refused(field: &'static str, reason: &'static str) -> RenderError {
-    RenderError::Refused {
-        tool: Tool::Torchtune,
-        field,
-        reason,
-    }
 }
 
 fn held_out(draft: &mut Draft<'_>, recipe: &Recipe) {

@@ -8,6 +8,7 @@ mod keys;
 mod length;
 mod memory;
 mod model;
+mod refused;
 
 use serde_json::json;
 

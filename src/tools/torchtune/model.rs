@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::export::refused;
 use super::families::TorchtuneFamily;
+use super::refused::refused;
 use crate::tools::Tool;
 use crate::tools::export::RenderError;
 use crate::tools::export::draft::{Draft, Word};

@@ -304,10 +304,7 @@ fn to_rows(draft: &mut Draft<'_>) -> Result<String, RenderError> {
         ),
         DataFormat::Text => format!("    return {{\"text\": row[{}] + tokenizer.eos_token}}\n", name("text")),
         // Recipes that compare answers are refused before.
-        DataFormat::Alpaca
-        | DataFormat::Auto
-        | DataFormat::Preference
-        | DataFormat::UnpairedPreference => format!(
+        DataFormat::Alpaca | DataFormat::Auto | DataFormat::Preference | DataFormat::UnpairedPreference => format!(
             "    question = \"\\n\".join(filter(None, [row[{}], row.get({})]))\n    \
              turns = [{{\"role\": \"user\", \"content\": question}}, {{\"role\": \"assistant\", \"content\": row[{}]}}]\n    \
              return {{\"text\": tokenizer.apply_chat_template(turns, tokenize=False)}}\n",

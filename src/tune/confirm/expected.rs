@@ -2,18 +2,17 @@
 //! them, and for runs that have to fit into what is left. Runs end early where values are known well enough, so this is
 //! no promise.
 
-use std::collections::BTreeMap;
-
 use super::finalists::FEWEST_STEPS;
-use super::long_training::Lengths;
-use super::{Repeat, Repeated, is_cost, is_training};
-use crate::space::{Study, recipe_for};
+use super::lengths::Lengths;
+use super::{Repeat, Repeated};
+use crate::space::recipe_for;
+use crate::tune::confirmation::RunsMade;
 use crate::tune::cost_survey::measured_share;
 use crate::tune::schedule::Schedule;
-use peft_tune_core::objective::{LONGER_TOKENS, LOSS, REPEAT_WALL_S, THROUGHPUT};
+use peft_tune_core::objective::{LOSS, THROUGHPUT};
 use peft_tune_core::recipe::{EpochSteps, Recipe};
 use peft_tune_core::space::ConfirmPlan;
-use peft_tune_core::study::{Metrics, TrialNumber};
+use peft_tune_core::study::TrialNumber;
 
 /// Repeats of a cost that give it an interval: time is kept for them before all others.
 const FEWEST_COSTS: u64 = 2;
@@ -31,35 +30,6 @@ const WITH_EVALUATIONS: f64 = 1.1;
 pub(in crate::tune) struct ExpectedRuns {
     pub(in crate::tune) runs: u64,
     pub(in crate::tune) seconds: f64,
-}
-
-/// Runs of each kind that were made.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(in crate::tune) struct RunsMade {
-    /// Tokens of each longer training.
-    pub(super) longer: Vec<u64>,
-    seeds: u64,
-    costs: u64,
-    /// Seconds of the repeats of costs.
-    costs_s: f64,
-}
-
-impl RunsMade {
-    /// Counts the runs of all trials. A command runs as a whole: each repeat of it tells its costs, whatever it calls
-    /// them.
-    pub(in crate::tune) fn of(study: &Study, runs: &BTreeMap<TrialNumber, Vec<Metrics>>) -> Self {
-        let trains_recipes = study.backend.trains_recipes();
-        let mut made = Self::default();
-        for run in runs.values().flatten() {
-            made.longer.extend(run.value(LONGER_TOKENS).map(|tokens| tokens as u64));
-            made.seeds += u64::from(trains_recipes && is_training(run));
-            if !trains_recipes || is_cost(run) {
-                made.costs += 1;
-                made.costs_s += run.value(REPEAT_WALL_S).unwrap_or(0.0);
-            }
-        }
-        made
-    }
 }
 
 /// Runs that a confirmation has before it.
@@ -219,7 +189,7 @@ impl Schedule<'_> {
 
     fn lengths_at_end(&self, plan: &ConfirmPlan, trainings: u64) -> Option<Lengths> {
         let params = &self.trials.all().first()?.params;
-        Lengths::after(self.study, plan, (params, trainings), self.confirmation.pass()?)
+        Lengths::after(self.study, plan, params, trainings, self.confirmation.pass()?)
     }
 
     /// Trainings that the study will have made: those of its budget, as far as the time lasts.
@@ -282,7 +252,7 @@ impl Schedule<'_> {
         let step_rows = EpochSteps::new(rows, &recipe.batch).rows_per_full_step();
         let step_tokens = step_rows as f64 * tokens as f64 / rows.max(1) as f64;
         // The step on the longest rows is a whole one.
-        let whole_steps = 1.0 + measured_share(recipe) * (steps + warmup) as f64;
+        let whole_steps = 1.0 + measured_share(self.study, recipe) * (steps + warmup) as f64;
         Some(whole_steps * step_tokens / throughput)
     }
 }

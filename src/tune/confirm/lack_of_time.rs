@@ -1,17 +1,10 @@
 //! Longer trainings that a budget of time does not allow.
 
 use super::Repeated;
-use super::long_training::{Lengths, LongTrainings};
+use super::lengths::Lengths;
+use super::long_training::LongTrainings;
+use crate::tune::confirmation::LackOfTime;
 use crate::tune::schedule::Schedule;
-
-/// Longer trainings of the finalists that are missing or shorter than planned, as there was no time for them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LackOfTime {
-    /// Tokens of the longest training that was made; `None` where there was no time for any.
-    pub longest: Option<u64>,
-    /// Tokens that the longest trainings would have had, were there time enough.
-    pub planned: u64,
-}
 
 impl Schedule<'_> {
     /// Longer trainings that there was no time for; `None` where all that could say something were made as long as

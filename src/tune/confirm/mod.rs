@@ -5,17 +5,18 @@
 //! The throughput is: it is profiled again, longer. The loss is, by the seed: finalists are trained again with other seeds,
 //! all of them once before any of them twice, and those that fall behind take no further part.
 
-mod confirmation;
 mod expected;
 mod finalists;
 mod found_length;
 mod lack_of_time;
+mod lengths;
 mod long_training;
 mod next_repeat;
 mod seeds;
 
 use std::collections::BTreeMap;
 
+use super::confirmation::{RunsMade, is_cost};
 use super::decide::whole_task;
 use super::idle_tasks::IdleRun;
 use super::reported::needed;
@@ -24,10 +25,7 @@ use super::{Confirming, TuneError, Tuner};
 use crate::space::{Study, recipe_for};
 use crate::store::LONGER_DIVERGED_STEP;
 use crate::worker::Task;
-pub(super) use confirmation::Confirmation;
-pub(super) use expected::RunsMade;
-pub use lack_of_time::LackOfTime;
-use long_training::Lengths;
+use lengths::Lengths;
 use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, OF_LONGER, REPEAT_WALL_S, THROUGHPUT};
 use peft_tune_core::recipe::{RecipeKey, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;
@@ -255,16 +253,6 @@ fn by_training<'a>(study: &Study, history: &'a [Trial]) -> BTreeMap<RecipeKey, V
         }
     }
     trainings
-}
-
-/// Whether a repeat by the engine was a profile phase.
-fn is_cost(run: &Metrics) -> bool {
-    run.value(THROUGHPUT).is_some()
-}
-
-/// Whether a repeat by the engine was a training with another seed.
-fn is_training(run: &Metrics) -> bool {
-    run.value(LOSS).is_some() && run.value(THROUGHPUT).is_none()
 }
 
 /// The task of a repeat: a longer profile phase of so many steps, a training with another seed, or a whole command with

@@ -1,9 +1,11 @@
 //! The run that confirms the recommendation next.
 
 use super::finalists::{Finalists, next_trial};
-use super::long_training::{Lengths, LongTrainings};
+use super::lengths::Lengths;
+use super::long_training::LongTrainings;
 use super::seeds::SeedRuns;
-use super::{Repeat, Repeated, is_cost};
+use super::{Repeat, Repeated};
+use crate::tune::confirmation::is_cost;
 use crate::tune::reported::needed;
 use crate::tune::schedule::Schedule;
 use peft_tune_core::objective::{LOSS, THROUGHPUT};

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::by_training;
 use super::finalists::Finalists;
-use super::{by_training, is_training};
 use crate::space::Study;
+use crate::tune::confirmation::is_training;
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{Confirmed, Metrics, RunSpread, Trial, TrialNumber};

@@ -95,6 +95,9 @@ fn a_profile_is_shown_traced_and_stored() {
         .map(|part| number(&part["bytes"]))
         .sum();
     assert_eq!(parts, number(&memory["peak_bytes"]));
+    // Rows of 23 tokens on average, where 64 may be.
+    let mut findings = result["diagnosis"].as_array().unwrap().iter();
+    assert!(findings.any(|finding| finding["rule"] == "short_rows"), "{text}");
     assert!(number(&profile["arithmetic"]["hardware_flops"]) > number(&profile["arithmetic"]["model_flops"]));
     assert!(number(&profile["steps"]["measured_steps"]) >= 2.0);
 

@@ -80,8 +80,24 @@ fn a_backend_that_is_asked_for_takes_the_place_of_the_file_s() {
 }
 
 #[test]
+fn an_engine_that_is_left_open_is_open_until_one_is_asked_for() {
+    let folder = folder();
+    let path = folder.path().join("space.yaml");
+    let text = "backend: auto\nmodel: ./base\ndata: {train: train.jsonl}\nspace: {rank: [4, 8]}\n";
+    std::fs::write(&path, text).unwrap();
+    let read_for = |asked: Option<Backend>| {
+        let study = StudyFile::read_for(&path, asked).unwrap();
+        (study.backend, study.engine_is_open)
+    };
+    let trl = || Backend::Trl(TrlBackend { python: None });
+    assert_eq!(read_for(None), (Backend::Native, true));
+    assert_eq!(read_for(Some(Backend::Native)), (Backend::Native, false));
+    assert_eq!(read_for(Some(trl())), (trl(), false));
+}
+
+#[test]
 fn keys_of_the_backend_that_run_nothing_or_too_much_are_named() {
-    insta::assert_snapshot!(top("backend: {}"), @"space.yaml:3:1: key `backend`: these keys name nothing that runs the trials; write `native`, `trl`, {trl: {python: ..}} or {command: [program, argument, ..]}");
+    insta::assert_snapshot!(top("backend: {}"), @"space.yaml:3:1: key `backend`: these keys name nothing that runs the trials; write `native`, `trl`, `auto`, {trl: {python: ..}} or {command: [program, argument, ..]}");
     insta::assert_snapshot!(top("backend: {command: [a], trl: {}}"), @"space.yaml:3:25: `backend.trl` and `backend.command` exclude each other: one of them runs the trials; keep one");
     insta::assert_snapshot!(top("backend: {trl: {}, env: {A: 1}}"), @"space.yaml:3:20: key `backend.env`: this is about the program of `backend.command`, and there is none; remove it");
     insta::assert_snapshot!(top("backend: {trl: {}, folder: base}"), @"space.yaml:3:20: key `backend.folder`: this is about the program of `backend.command`, and there is none; remove it");

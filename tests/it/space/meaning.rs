@@ -67,6 +67,7 @@ fn every_key_of_a_study_file_has_its_meaning() {
     assert_eq!(study.sampler.kind, SamplerKind::Nsga2);
     assert_eq!(study.sampler.options["population"], ParamValue::Int(20));
     assert_eq!(study.backend, Backend::Native);
+    assert!(!study.engine_is_open);
     assert_eq!(study.source.text(), WHOLE);
     assert_eq!(study.source.sha256.len(), 64);
 }

@@ -1,6 +1,6 @@
 """A trainer that calls what a real one calls, in its order, and learns one number.
 
-`STAND_IN_STEP_S` makes each step take so many seconds.
+`STAND_IN_STEP_S` makes each step take so many seconds, `STAND_IN_TOKEN_BYTES` each token leave so many bytes.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from transformers import PrinterCallback
 #: How far a learning rate goes.
 STRIDE = 20.0
 #: Bytes that a token leaves for the backward pass.
-TOKEN_BYTES = 4096
+TOKEN_BYTES = int(os.environ.get("STAND_IN_TOKEN_BYTES", 4096))
 
 
 class Collator:

@@ -1,11 +1,10 @@
 //! The model families: the switches in which they differ, and their names elsewhere.
 //!
-//! A family that is a combination of known switches is a variant here and a row in [`super::family_rows`]. Defaults are
+//! A family that is a combination of known switches is a variant here and a row in `family_rows`. Defaults are
 //! those of the family's configuration class in transformers, since published files leave them out.
 
 use serde::Serialize;
 
-use super::family_rows::ROWS;
 use super::{Activation, ExpertSwitches, LayerNames, Mixers, NormPlacement, QueryKeyNorm, RopeOrder};
 
 /// A model family, by `model_type`.
@@ -285,44 +284,3 @@ pub struct ChatMarks {
 
 /// Window of a sliding layer where the file names none.
 pub(super) const DEFAULT_WINDOW: usize = 4096;
-
-impl Family {
-    /// All families, in the order of the table.
-    pub fn all() -> impl Iterator<Item = Self> + Clone {
-        ROWS.iter().map(|row| row.family)
-    }
-
-    /// Row of the family in the table.
-    pub fn row(self) -> &'static FamilyRow {
-        const { assert_order() }
-        &ROWS[self as usize]
-    }
-
-    /// Name of the family: its `model_type`.
-    pub fn name(self) -> &'static str {
-        self.row().name
-    }
-
-    /// Whether that is its `model_type`, or that of a multimodal model around it, which leaves `_text` out.
-    pub fn is_called(self, model_type: &str) -> bool {
-        let name = self.name();
-        name == model_type || name.strip_suffix("_text") == Some(model_type)
-    }
-
-    /// The family of a `model_type`.
-    pub fn from_model_type(model_type: &str) -> Option<Self> {
-        Self::all().find(|family| {
-            let row = family.row();
-            row.name == model_type || row.text_names.contains(&model_type)
-        })
-    }
-}
-
-/// The rows stand in the order of the enum.
-const fn assert_order() {
-    let mut index = 0;
-    while index < ROWS.len() {
-        assert!(ROWS[index].family as usize == index);
-        index += 1;
-    }
-}

@@ -11,6 +11,7 @@ mod expert_switches;
 mod experts;
 mod family;
 mod family_rows;
+mod family_table;
 mod latent;
 mod layer_heads;
 mod layer_inputs;

@@ -19,7 +19,7 @@ struct MultimodalRow {
     module: &'static str,
     /// Whether older files have the language model's keys at the top.
     flat: bool,
-    /// Values of keys that [`read`](super::read::read) asks for and the file leaves out.
+    /// Values of keys that `read` asks for and the file leaves out.
     defaults: fn() -> Vec<(&'static str, Value)>,
 }
 
@@ -138,7 +138,7 @@ pub(super) fn text_model(config: &Config) -> Result<Option<TextModel>, Architect
     }))
 }
 
-/// Values that `Llama4TextConfig` takes for keys that are absent, where [`read`](super::read::read) asks for them.
+/// Values that `Llama4TextConfig` takes for keys that are absent, where `read` asks for them.
 fn llama4_text_defaults() -> Vec<(&'static str, Value)> {
     vec![
         ("vocab_size", json!(202_048)),
@@ -157,7 +157,7 @@ fn llama4_text_defaults() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Values that `Gemma3TextConfig` takes for keys that are absent, where [`read`](super::read::read) asks for them.
+/// Values that `Gemma3TextConfig` takes for keys that are absent, where `read` asks for them.
 fn gemma3_text_defaults() -> Vec<(&'static str, Value)> {
     vec![
         ("vocab_size", json!(262_208)),
@@ -171,7 +171,7 @@ fn gemma3_text_defaults() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Values that `Gemma4TextConfig` takes for keys that are absent, where [`read`](super::read::read) asks for them.
+/// Values that `Gemma4TextConfig` takes for keys that are absent, where `read` asks for them.
 fn gemma4_text_defaults() -> Vec<(&'static str, Value)> {
     vec![
         ("vocab_size", json!(262_144)),
@@ -187,7 +187,7 @@ fn gemma4_text_defaults() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Values that `Gemma4UnifiedTextConfig` takes for keys that are absent, where [`read`](super::read::read) asks for them.
+/// Values that `Gemma4UnifiedTextConfig` takes for keys that are absent, where `read` asks for them.
 fn gemma4_unified_text_defaults() -> Vec<(&'static str, Value)> {
     let mut defaults = gemma4_text_defaults();
     for (key, value) in &mut defaults {

@@ -3,6 +3,7 @@
 //! The engine allocates by it and the prediction adds it up, so that neither can forget the other. Nothing here knows a
 //! tensor: an [`Architecture`](crate::architecture::Architecture) and a recipe's settings are all that it takes.
 
+mod adapted_linear;
 mod adapter;
 pub mod attention;
 pub mod delta_rule;
@@ -26,7 +27,8 @@ mod update_parts;
 mod update_room;
 mod whole;
 
-pub use adapter::{AdaptedLinear, AdapterPlan, AdapterSlots, LinearSlots, TiedEnds};
+pub use adapted_linear::AdaptedLinear;
+pub use adapter::{AdapterPlan, AdapterSlots, LinearSlots, TiedEnds};
 pub use error::PlanError;
 pub use logits::{HeadCall, Logits, STREAMED_ROWS, chunk_tokens, chunk_tokens_on_gpu, even_chunks, streamed_columns};
 pub use model::{AdapterOnInput, ExpertsPlan, GroupPlan, LatentPlan, LayerPlan, ModelPlan, ProjectionPlan};

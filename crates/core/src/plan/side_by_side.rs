@@ -3,7 +3,8 @@
 
 use std::collections::HashMap;
 
-use super::adapter::{AdaptedLinear, AdapterPlan};
+use super::adapted_linear::AdaptedLinear;
+use super::adapter::AdapterPlan;
 use super::error::PlanError;
 use super::model::ModelPlan;
 use super::shape::{BaseShape, LinearKind};

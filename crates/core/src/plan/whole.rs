@@ -3,7 +3,7 @@
 use crate::architecture::{EMBEDDING, LM_HEAD, name_alone, name_within};
 use crate::recipe::{AdapterBias, AdapterSettings};
 
-use super::adapter::AdaptedLinear;
+use super::adapted_linear::AdaptedLinear;
 use super::error::PlanError;
 use super::parameters::ParameterKind;
 use super::shape::{BaseShape, LinearShape};

@@ -27,10 +27,10 @@ pub struct Flops {
 
 impl Flops {
     /// FLOPs of a step whose micro-batches and whose update have these ops.
-    pub(super) fn of_step((micro_batch, update): (StepOps, Vec<Op>), setting: &Setting<'_>) -> Self {
+    pub(super) fn of_step(micro_batch: &StepOps, update: &[Op], setting: &Setting<'_>) -> Self {
         let (mut flops, stream) = (Self::default(), &setting.workload.mean);
         flops.count(&micro_batch.ops, setting.recipe.batch.micro_batches() as f64, stream);
-        flops.count(&update, 1.0, stream);
+        flops.count(update, 1.0, stream);
         flops
     }
 

@@ -1,9 +1,9 @@
 //! Seconds of ops on a measured machine.
 
 use super::ceilings::{Ceilings, OpTimes, WeightProducts};
-use super::clock::{Context, DELTA_RULE_SHARE};
 use super::flops::mean_keys;
 use super::op::{Product, Right, Work, delta_rule_flops};
+use super::op_context::{Context, DELTA_RULE_SHARE};
 use crate::plan::Form;
 use crate::plan::attention::Heads;
 use crate::recipe::Precision;

@@ -3,6 +3,9 @@
 //! Rows are dealt without replacement, in an order that is drawn anew for each epoch: a micro-batch of m of n rows is any of
 //! the n over m choices. With lengths l_1 <= .. <= l_n its longest row is at most l_k with probability
 //! P_k = (k over m) / (n over m), so that its mean is the sum of l_k (P_k - P_(k-1)). P_n is 1, and P_(k-1) = P_k (k - m) / k.
+//!
+//! Where rows of similar length meet, spans of s rows are drawn, and micro-batches are taken from each in the order of its lengths. The
+//! k-th shortest of s draws lies at the quantile k / (s + 1) of all rows in the mean.
 
 /// Mean length of the longest of `rows` rows that are drawn without replacement from those of `lengths`, which are sorted; of all of
 /// them, where there are fewer.
@@ -20,6 +23,19 @@ pub fn mean_longest(lengths: &[usize], rows: usize) -> f64 {
         }
     }
     mean
+}
+
+/// Mean length of the longest of `rows` rows that are taken from spans of `span` drawn rows in the order of their lengths; those of
+/// `lengths` are sorted.
+pub(super) fn mean_longest_of_similar(lengths: &[usize], rows: usize, span: usize) -> f64 {
+    let Some(last) = lengths.len().checked_sub(1) else {
+        return 0.0;
+    };
+    let rows = rows.max(1);
+    let span = span.max(rows).min(lengths.len());
+    let at_rank = |rank: usize| lengths[(rank * lengths.len() / (span + 1)).min(last)] as f64;
+    let sum: f64 = (1..=span).rev().step_by(rows).map(at_rank).sum();
+    sum / span.div_ceil(rows) as f64
 }
 
 /// Share of padding among all tokens of micro-batches of `rows` rows; `lengths` are sorted.
@@ -70,6 +86,18 @@ mod tests {
             prop_assert!(shares[0].abs() < 1e-9);
             prop_assert!(shares.windows(2).all(|pair| pair[0] <= pair[1] + 1e-12));
         }
+    }
+
+    #[test]
+    fn rows_of_similar_length_pad_less_and_whole_data_in_their_order_pad_least() {
+        let lengths: Vec<usize> = (1..=400).collect();
+        let at_random = mean_longest(&lengths, 4);
+        let similar = mean_longest_of_similar(&lengths, 4, 40);
+        assert!(similar < 0.75 * at_random && similar > 200.0, "{similar} {at_random}");
+        // 400, 396, .., 4.
+        assert_eq!(mean_longest_of_similar(&lengths, 4, 4000), 202.0);
+        assert_eq!(mean_longest_of_similar(&[3, 9], 8, 8), 9.0);
+        assert_eq!(mean_longest_of_similar(&[], 2, 8), 0.0);
     }
 
     #[test]

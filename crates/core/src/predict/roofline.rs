@@ -1,8 +1,8 @@
 //! Least seconds of ops on a GPU that is known from its data sheet, by what they compute and move.
 
-use super::clock::{Context, DELTA_RULE_SHARE};
 use super::data_sheet::DataSheet;
 use super::op::{Product, Right, Work};
+use super::op_context::{Context, DELTA_RULE_SHARE};
 use crate::plan::attention::Heads;
 
 /// Share of the data sheet's rate that large products reach.

@@ -5,13 +5,16 @@ use std::fmt;
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
-use super::clock::{Clock, Context};
+use super::clock::Clock;
 use super::error::PredictError;
 use super::expert_load::ExpertLoad;
 use super::host_update::{HostQueues, HostUpdate};
+use super::machine::Machine;
 use super::memory_category::MemoryCategory;
 use super::op::{Op, OpKind, Stage, Work};
-use super::prediction::{Machine, Predictor, Setting, step};
+use super::op_context::Context;
+use super::prediction::Setting;
+use super::predictor::{Predictor, step};
 use super::roofline::Traffic;
 use super::seconds::Seconds;
 use super::segment::Segment;

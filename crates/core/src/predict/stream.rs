@@ -1,6 +1,7 @@
 //! How long the documents of a micro-batch are, as far as cost depends on it.
 
-use super::padding::mean_longest;
+use super::padding::{mean_longest, mean_longest_of_similar};
+use crate::recipe::BatchSettings;
 
 /// Documents of one length.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -126,6 +127,11 @@ pub struct RowLengths {
 const LENGTHS: usize = 12;
 /// Rows of the largest micro-batch.
 const MOST_ROWS: usize = 1 << 16;
+/// Most steps whose rows other stacks draw at a time and put into the order of their lengths (`get_length_grouped_indices` of
+/// transformers).
+const SORTED_STEPS: usize = 50;
+/// Fewest such spans that all rows are cut into.
+const LEAST_SPANS: usize = 4;
 
 impl RowLengths {
     /// Rows from the (tokens, targets) of their documents.
@@ -154,10 +160,18 @@ impl RowLengths {
         }
     }
 
-    /// Tokens of the mean row, and of the longest of the mean micro-batch of so many rows.
-    pub fn mean_and_longest(&self, micro_batch: usize) -> (f64, f64) {
-        let mean = self.lengths.iter().sum::<usize>() as f64 / self.lengths.len().max(1) as f64;
-        (mean, mean_longest(&self.lengths, micro_batch))
+    /// Tokens of the mean row, and of the longest of the mean micro-batch where other stacks put the micro-batches of `batch` together.
+    pub fn mean_and_longest(&self, batch: &BatchSettings) -> (f64, f64) {
+        let rows = self.lengths.len();
+        let mean = self.lengths.iter().sum::<usize>() as f64 / rows.max(1) as f64;
+        let longest = if batch.group_by_length {
+            let step = batch.global_batch().max(1);
+            let steps = (rows / step.saturating_mul(LEAST_SPANS)).clamp(1, SORTED_STEPS);
+            mean_longest_of_similar(&self.lengths, batch.micro_batch, step.saturating_mul(steps))
+        } else {
+            mean_longest(&self.lengths, batch.micro_batch)
+        };
+        (mean, longest)
     }
 
     /// The longest and the mean micro-batch of `micro_batch` rows; of all rows, where there are fewer.
@@ -224,6 +238,21 @@ mod tests {
     fn the_longest_row_of_a_sample_is_taken_for_a_full_one() {
         let workload = RowLengths::of_sample(vec![vec![(4, 3)], vec![(6, 2)]], 16).workload(2);
         assert_eq!((workload.longest.tokens(), workload.mean.tokens()), (32.0, 10.0));
+    }
+
+    #[test]
+    fn rows_of_similar_length_meet_where_a_batch_says_so() {
+        let rows = RowLengths::new((1..=200).map(|tokens| vec![(tokens, tokens - 1)]).collect());
+        let longest = |group_by_length| {
+            let batch = BatchSettings {
+                group_by_length,
+                ..BatchSettings::default()
+            };
+            rows.mean_and_longest(&batch)
+        };
+        let [(mean, apart), (same, together)] = [longest(false), longest(true)];
+        assert_eq!((mean, same), (100.5, 100.5));
+        assert!(together < 110.0 && apart > 150.0, "{together} {apart}");
     }
 
     #[test]

@@ -220,7 +220,9 @@ impl Recipe {
         let (trainer, data) = (self.trainer, &mut self.data);
         let format = data.format;
         let Some(wanted) = trainer.row().rows else {
-            let trained = TrainerKind::ALL.into_iter().find(|kind| kind.row().rows == Some(format));
+            let trained = TrainerKind::ALL
+                .into_iter()
+                .find(|kind| kind.row().rows == Some(format));
             return match trained {
                 None => Ok(()),
                 Some(better) => Err(BadTrainerRows::Preferences {

@@ -13,11 +13,13 @@ use peft_tune_core::plan::{PREFIX, last_component};
 use peft_tune_core::recipe::{AdapterSettings, TargetModules};
 
 use super::error::AdapterError;
-use super::saved::Tensors;
 
 const LORA_A: &str = "lora_A.weight";
 const LORA_B: &str = "lora_B.weight";
 const PARTS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
+
+/// Shape and F32 values by PEFT's tensor name.
+pub(super) type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
 /// Ranks of what was joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

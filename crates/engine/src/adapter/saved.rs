@@ -19,6 +19,7 @@ use super::config::PeftConfig;
 use super::error::AdapterError;
 use super::init::set;
 use super::per_expert;
+use super::per_expert::Tensors;
 
 use peft_tune_core::plan::{AdapterPlan, PREFIX, TiedEnds};
 
@@ -26,9 +27,6 @@ const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
 const MAGNITUDE: &str = ".lora_magnitude_vector";
 const MAGNITUDE_WEIGHT: &str = ".lora_magnitude_vector.weight";
-
-/// Shape and F32 values by PEFT's tensor name.
-pub(super) type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
 /// An adapter read from disk.
 #[derive(Clone, Debug)]

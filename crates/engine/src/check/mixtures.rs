@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::ops::On;
+use super::on::On;
 use peft_tune_kernels::compare::{error, pair, worst};
 use peft_tune_kernels::ops::matmul::grouped::{self, GroupFactors, GroupTerm};
 use peft_tune_kernels::ops::offsets::Offsets;

@@ -4,6 +4,7 @@
 mod attention;
 mod families;
 mod mixtures;
+mod on;
 mod ops;
 mod optimizers;
 mod products;

@@ -14,6 +14,7 @@ use peft_tune_kernels::ops::{
 use super::mixtures::{
     check_clamped_glu, check_expert_factors, check_expert_rows, check_grouped, check_routing, check_sinks,
 };
+use super::on::On;
 use super::products::{
     check_adapted_matmul, check_adapter_gradients, check_byte_matmul, check_long_matmul, check_matmul,
 };
@@ -52,18 +53,6 @@ pub(super) fn run(device: &Device, push: Push<'_>) {
                 ));
             }
         }
-    }
-}
-
-/// Device and dtype that the op runs on.
-pub(super) struct On<'a> {
-    pub(super) device: &'a Device,
-    pub(super) dtype: DType,
-}
-
-impl On<'_> {
-    pub(super) fn pair(&self, shape: &[usize], seed: u64) -> Result<(Tensor, Tensor)> {
-        pair(shape, seed, 2.0, self.dtype, self.device)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::ops::On;
+use super::on::On;
 use crate::base::{Weight, WeightKind};
 use peft_tune_core::recipe::{ActivationQuantization, Precision};
 use peft_tune_kernels::compare::{error, worst};

@@ -225,6 +225,14 @@ impl Checkpoint {
         self.places.keys().map(String::as_str)
     }
 
+    /// Names of the modules whose weight is a matrix in the files, sorted; none of a GGUF file.
+    pub fn matrix_modules(&self) -> impl Iterator<Item = &str> {
+        self.names().filter_map(|name| {
+            let is_matrix = self.raw(name)?.shape.len() == 2;
+            name.strip_suffix(".weight").filter(|_| is_matrix)
+        })
+    }
+
     /// Whether there is a tensor `name`.
     pub fn contains(&self, name: &str) -> bool {
         self.places.contains_key(name) || self.gguf.as_ref().is_some_and(|gguf| gguf.contains(name))

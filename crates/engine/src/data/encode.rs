@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use super::answers::answer_spans;
-use super::example::{Chat, Example, RunningText};
+use super::example::{Chat, Example, Preference, RunningText};
 use super::notes::{RowNotes, Said, Stop};
-use super::preference::{Preference, joined};
+use super::preference::joined;
 use super::rewritten::{argument_texts, note_rewritten};
 use super::text_targets::TextTargets;
 use super::tokens::{NO_TARGET, RowKind, TokenRow};

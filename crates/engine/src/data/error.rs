@@ -102,9 +102,7 @@ pub enum DataError {
         message: usize,
         problem: &'static str,
     },
-    #[error(
-        "{location}: `chosen` and `rejected` do not begin alike, so that there is no prompt; give it as `prompt`"
-    )]
+    #[error("{location}: `chosen` and `rejected` do not begin alike, so that there is no prompt; give it as `prompt`")]
     NoCommonPrompt { location: RowLocation },
     #[error(
         "{location}: a chat needs a chat template and the model has none; name a Jinja file as `data.chat_template`, or \

@@ -1,9 +1,8 @@
 //! One training example as text: what all formats become.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::notes::Said;
-use super::preference::Preference;
 
 /// One example, before it is tokenised.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,4 +60,13 @@ pub(super) struct Chat {
     pub said: Vec<Said>,
     /// Whether the row holds roles and texts and nothing else, and all of its answers are learnt.
     pub is_plain: bool,
+}
+
+/// One row of preferences.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Preference {
+    /// Sequences that go through the model: the prompt with each of its answers.
+    pub sequences: Vec<Example>,
+    /// Columns of the row as trainers of preferences read them.
+    pub row: Map<String, Value>,
 }

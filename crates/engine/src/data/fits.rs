@@ -10,8 +10,16 @@ impl PreparedData {
     /// # Errors
     /// [`DataError::TokenBeyondModel`], [`DataError::DocumentTooLong`].
     pub fn check_fits(&self, architecture: &Architecture) -> Result<(), DataError> {
+        self.check_bounds(architecture.vocabulary, Some(architecture.max_positions))
+    }
+
+    /// Refuses data as [`PreparedData::check_fits`] does, by the rows of a model's embedding and, where it says how many they are, its
+    /// positions.
+    ///
+    /// # Errors
+    /// Errors of [`PreparedData::check_fits`].
+    pub fn check_bounds(&self, vocabulary: usize, max_positions: Option<usize>) -> Result<(), DataError> {
         for (set, documents) in [("training", self.train()), ("held-out", self.held_out())] {
-            let vocabulary = architecture.vocabulary;
             if !documents.is_surely_below(vocabulary) {
                 let token = documents.highest_token() as usize;
                 if token >= vocabulary {
@@ -20,11 +28,13 @@ impl PreparedData {
             }
             // Held-out documents are scored in windows of the sequence length.
             let longest = longest_pass(documents, self.sequence_length());
-            if longest > architecture.max_positions {
+            if let Some(max_positions) = max_positions
+                && longest > max_positions
+            {
                 return Err(DataError::DocumentTooLong {
                     set,
                     tokens: longest,
-                    max_positions: architecture.max_positions,
+                    max_positions,
                 });
             }
         }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::columns::Columns;
 use super::example::{Chat, Example, RunningText};
-use super::messages::{Message, message, read_messages, without_null};
+use super::messages::{Message, message, of_messages, read_messages, without_null};
 use super::meter::Meter;
 use super::notes::Said;
 use super::preference;
@@ -275,21 +275,6 @@ fn tools(location: &RowLocation, columns: &mut Columns) -> Result<Option<Value>,
         without_null(&mut tools);
     }
     Ok(Some(tools))
-}
-
-/// The chat of some messages.
-pub(super) fn of_messages(messages: Vec<Message>, tools: Option<Value>, mut said: Vec<Said>) -> Example {
-    if messages.iter().any(|message| message.asks) {
-        said.push(Said::AskedToLearn);
-    }
-    Example::Chat(Chat {
-        is_plain: tools.is_none() && messages.iter().all(|message| message.is_plain),
-        targets: messages.iter().map(|message| message.is_target).collect(),
-        call_texts: messages.iter().map(|message| message.call_text.clone()).collect(),
-        messages: messages.into_iter().map(|message| message.value).collect(),
-        tools,
-        said,
-    })
 }
 
 /// Two texts, or two lists of messages of which only the second is learnt.

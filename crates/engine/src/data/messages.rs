@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::example::{Chat, Example};
+use super::notes::Said;
 use super::{DataError, RowLocation};
 use crate::tokenizer::REASONING;
 
@@ -50,6 +52,21 @@ pub(super) fn read_messages(location: &RowLocation, items: Vec<Value>) -> Result
     numbered
         .map(|(index, item)| read_message(location, index + 1, item))
         .collect()
+}
+
+/// The chat of some messages.
+pub(super) fn of_messages(messages: Vec<Message>, tools: Option<Value>, mut said: Vec<Said>) -> Example {
+    if messages.iter().any(|message| message.asks) {
+        said.push(Said::AskedToLearn);
+    }
+    Example::Chat(Chat {
+        is_plain: tools.is_none() && messages.iter().all(|message| message.is_plain),
+        targets: messages.iter().map(|message| message.is_target).collect(),
+        call_texts: messages.iter().map(|message| message.call_text.clone()).collect(),
+        messages: messages.into_iter().map(|message| message.value).collect(),
+        tools,
+        said,
+    })
 }
 
 /// A message with a role and a text.

@@ -18,8 +18,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use super::order::Permutation;
-use super::source::RowOrder;
+use super::order::{Permutation, RowOrder};
 
 /// The sets of a mixture and their turns.
 #[derive(Clone, Debug)]

@@ -71,6 +71,7 @@ pub use look::{LookAt, RowsWanted, look_at_rows};
 pub use notes::Said;
 pub use oddities::RowOddities;
 pub use on_disk::{bring, on_disk};
+pub use order::RowOrder;
 pub use preference_rows::{PreferenceSet, each_preference};
 pub use prefetch::{Prefetch, PrefetchTimes};
 pub use prepared::PreparedData;
@@ -78,7 +79,7 @@ pub use progress::{DataProgress, ReadingStage, TokenSpace, Tokenized, done_so_fa
 pub use question::Question;
 pub use row_location::{RowLocation, Unit};
 pub use seen::{RowsSeen, RowsSummary, SetSummary, ShownRow, ShownToken};
-pub use source::{BatchSource, RowOrder, evaluation_batches};
+pub use source::{BatchSource, evaluation_batches};
 pub use tokenize::TOKENIZING_STACK_BYTES;
 pub use vocabulary::Vocabulary;
 pub use warning::DataWarning;

@@ -4,6 +4,15 @@
 //! through again until it falls inside (cycle walking, Black and Rogaway 2002). The order is a function of the seed,
 //! the epoch and n alone: it is the same on every machine and in every version.
 
+/// The order in which an epoch takes the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowOrder {
+    /// Order of the files.
+    File,
+    /// Order that is shuffled again in each epoch.
+    Shuffled { seed: u64 },
+}
+
 /// A permutation of `0..length`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Permutation {

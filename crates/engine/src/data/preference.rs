@@ -7,21 +7,11 @@
 use serde_json::{Map, Value};
 
 use super::columns::Columns;
-use super::example::Example;
-use super::format::of_messages;
-use super::messages::read_messages;
+use super::example::{Example, Preference};
+use super::messages::{of_messages, read_messages};
 use super::readers::kind_of;
 use super::tokens::{NO_TARGET, RowKind, TokenRow};
 use super::{DataError, RowLocation};
-
-/// One row of preferences.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Preference {
-    /// Sequences that go through the model: the prompt with each of its answers.
-    pub sequences: Vec<Example>,
-    /// Columns of the row as trainers of preferences read them.
-    pub row: Map<String, Value>,
-}
 
 /// What prompts and answers are.
 const ANSWER: &str = "text or a list of messages";
@@ -51,7 +41,13 @@ pub(super) fn pair(location: &RowLocation, columns: &mut Columns) -> Result<Exam
             }
         },
     };
-    row_of(location, columns, prompt, [("chosen", chosen), ("rejected", rejected)], None)
+    row_of(
+        location,
+        columns,
+        prompt,
+        [("chosen", chosen), ("rejected", rejected)],
+        None,
+    )
 }
 
 /// Reads one answer, and whether it is good.
@@ -186,7 +182,10 @@ pub(super) fn joined(sequences: Vec<Option<TokenRow>>) -> Option<TokenRow> {
         let TokenRow { ids, labels, .. } = sequence?;
         let answer = labels.iter().skip(1).position(|label| *label != NO_TARGET)? + 1;
         // The answer reaches to the end, whatever a template writes there, and nothing predicts a first token.
-        let labels = ids.iter().enumerate().map(|(at, id)| if at < answer { NO_TARGET } else { *id });
+        let labels = ids
+            .iter()
+            .enumerate()
+            .map(|(at, id)| if at < answer { NO_TARGET } else { *id });
         all.labels.extend(labels);
         all.ids.extend(ids);
     }
@@ -219,8 +218,15 @@ mod tests {
     #[test]
     fn a_prompt_of_its_own_stays_and_a_common_beginning_becomes_one() {
         let own = read(json!({"prompt": "sky?", "chosen": " blue", "rejected": " green"}), true).unwrap();
-        assert_eq!(Value::Object(own.row), json!({"prompt": "sky?", "chosen": " blue", "rejected": " green"}));
-        let common = read(json!({"chosen": "The sky is blue.", "rejected": "The sky is green."}), true).unwrap();
+        assert_eq!(
+            Value::Object(own.row),
+            json!({"prompt": "sky?", "chosen": " blue", "rejected": " green"})
+        );
+        let common = read(
+            json!({"chosen": "The sky is blue.", "rejected": "The sky is green."}),
+            true,
+        )
+        .unwrap();
         let apart = json!({"prompt": "The sky is", "chosen": " blue.", "rejected": " green."});
         assert_eq!(Value::Object(common.row), apart);
         let turn = |role: &str, text: &str| json!({"role": role, "content": text});
@@ -236,13 +242,29 @@ mod tests {
         let chat = json!([{"role": "user", "content": "sky?"}, {"role": "assistant", "content": "blue"}]);
         for (row, is_pair, told) in [
             (json!({"prompt": "sky?", "chosen": "blue"}), true, "`rejected`"),
-            (json!({"prompt": "sky?", "chosen": "blue", "rejected": 3}), true, "a number"),
+            (
+                json!({"prompt": "sky?", "chosen": "blue", "rejected": 3}),
+                true,
+                "a number",
+            ),
             (json!({"chosen": "blue", "rejected": "green"}), true, "begin"),
             (json!({"chosen": chat, "rejected": "green"}), true, "what `chosen` is"),
-            (json!({"prompt": "sky?", "chosen": chat, "rejected": chat}), true, "leave `prompt` out"),
-            (json!({"prompt": [{"from": "user", "value": "sky?"}], "chosen": chat, "rejected": chat}), true, "`role`"),
+            (
+                json!({"prompt": "sky?", "chosen": chat, "rejected": chat}),
+                true,
+                "leave `prompt` out",
+            ),
+            (
+                json!({"prompt": [{"from": "user", "value": "sky?"}], "chosen": chat, "rejected": chat}),
+                true,
+                "`role`",
+            ),
             (json!({"prompt": "sky?", "completion": "blue"}), false, "`label`"),
-            (json!({"prompt": "sky?", "completion": "blue", "label": 1}), false, "true or false"),
+            (
+                json!({"prompt": "sky?", "completion": "blue", "label": 1}),
+                false,
+                "true or false",
+            ),
         ] {
             let error = read(row, is_pair).unwrap_err();
             assert!(error.contains("pairs.jsonl line 7") && error.contains(told), "{error}");

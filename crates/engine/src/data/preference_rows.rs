@@ -48,9 +48,7 @@ pub fn each_preference(recipe: &Recipe, files: &ModelFiles, take: &mut Taker<'_>
     let train: Vec<PathBuf> = settings.train.files().cloned().collect();
     let limit = settings.max_rows.unwrap_or(usize::MAX);
     let chosen = match settings.held_out {
-        HeldOut::Fraction(fraction) => {
-            HeldOutRows::new(count_rows(&train, &[], limit), fraction, recipe.training.seed)
-        }
+        HeldOut::Fraction(fraction) => HeldOutRows::new(count_rows(&train, &[], limit), fraction, recipe.training.seed),
         HeldOut::File(_) | HeldOut::Files(_) => HeldOutRows::default(),
     };
     let mut reading = Reading {
@@ -60,7 +58,10 @@ pub fn each_preference(recipe: &Recipe, files: &ModelFiles, take: &mut Taker<'_>
         take,
         waiting: Vec::new(),
     };
-    if reading.read(&train, limit, &chosen, PreferenceSet::Train)?.is_continue() {
+    if reading
+        .read(&train, limit, &chosen, PreferenceSet::Train)?
+        .is_continue()
+    {
         let files = settings.held_out.files();
         // Behind the last row nobody asks for more.
         let _ = reading.read(files, usize::MAX, &HeldOutRows::default(), PreferenceSet::HeldOut)?;

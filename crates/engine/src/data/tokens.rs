@@ -236,7 +236,10 @@ impl TokenTable {
 
     /// The sequences of a pair's row.
     pub(super) fn sequences(&self, row: &Row) -> [Range<usize>; 2] {
-        let first = self.targets(row).next().map_or(row.tokens, |targets| targets.end.min(row.tokens));
+        let first = self
+            .targets(row)
+            .next()
+            .map_or(row.tokens, |targets| targets.end.min(row.tokens));
         [0..first, first..row.tokens]
     }
 

@@ -7,8 +7,8 @@ use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 
 use super::HubError;
-use super::files::{NeededFiles, WEIGHTS, WEIGHTS_INDEX};
 use super::index::shards_of;
+use super::needed_files::{NeededFiles, WEIGHTS, WEIGHTS_INDEX};
 use super::settings::{HubSettings, RepoKind};
 
 /// Watches downloads. The defaults watch nothing.

@@ -7,22 +7,14 @@ use serde::{Deserialize, Serialize};
 use super::download::{DownloadObserver, HubModel};
 use super::index::shards_of;
 use super::name::parse_hub_name;
+use super::needed_files::{
+    CHAT_TEMPLATE, CONFIG, GENERATION_CONFIG, NeededFiles, SPECIAL_TOKENS_MAP, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS,
+    WEIGHTS_INDEX,
+};
 use super::settings::{HubSettings, RepoKind};
 use super::{HubError, MissingFile};
 use crate::gguf::GgufWeights;
 use peft_tune_core::bounded;
-
-/// Name of a checkpoint's only weight file.
-pub(super) const WEIGHTS: &str = "model.safetensors";
-/// Name of the list of a checkpoint's shards.
-pub(super) const WEIGHTS_INDEX: &str = "model.safetensors.index.json";
-
-const CONFIG: &str = "config.json";
-const GENERATION_CONFIG: &str = "generation_config.json";
-const TOKENIZER: &str = "tokenizer.json";
-const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
-const SPECIAL_TOKENS_MAP: &str = "special_tokens_map.json";
-const CHAT_TEMPLATE: &str = "chat_template.jinja";
 
 /// Everything that is needed to train a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,54 +122,6 @@ impl TokenizerFiles {
             generation_config: optional(GENERATION_CONFIG),
             model_config: optional(CONFIG),
         }
-    }
-}
-
-/// How much of a model is needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NeededFiles {
-    Config,
-    Tokenizer,
-    /// Configuration and weights; the tokenizer where the model has one.
-    Weights,
-    Everything,
-}
-
-impl NeededFiles {
-    /// Files to bring where the model has them; weights come on top.
-    pub(super) fn wanted(self) -> &'static [&'static str] {
-        match self {
-            Self::Config => &[CONFIG],
-            Self::Tokenizer => &[
-                TOKENIZER,
-                TOKENIZER_CONFIG,
-                SPECIAL_TOKENS_MAP,
-                CHAT_TEMPLATE,
-                GENERATION_CONFIG,
-            ],
-            Self::Weights | Self::Everything => &[
-                CONFIG,
-                TOKENIZER,
-                TOKENIZER_CONFIG,
-                SPECIAL_TOKENS_MAP,
-                CHAT_TEMPLATE,
-                GENERATION_CONFIG,
-            ],
-        }
-    }
-
-    /// Files without which nothing works; weights come on top.
-    fn required(self) -> &'static [&'static str] {
-        match self {
-            Self::Config | Self::Weights => &[CONFIG],
-            Self::Tokenizer => &[TOKENIZER],
-            Self::Everything => &[CONFIG, TOKENIZER],
-        }
-    }
-
-    /// Whether the weights are part of it.
-    pub(super) fn has_weights(self) -> bool {
-        matches!(self, Self::Weights | Self::Everything)
     }
 }
 

@@ -11,6 +11,7 @@ mod error;
 mod files;
 mod index;
 mod name;
+mod needed_files;
 mod settings;
 
 pub use data_set::{cached_data_files, data_files};

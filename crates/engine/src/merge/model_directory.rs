@@ -6,7 +6,7 @@ use std::path::Path;
 use candle_core::{DType, Device, Tensor};
 use serde_json::{Map, Value, json};
 
-use super::quantized_weights::{QuantizedWeights, WeightQuantization, is_companion};
+use super::quantized_weights::{QuantizedWeights, WeightQuantization, is_companion, name_of};
 use super::tensor_file::{EntryDtype, TensorEntry, write_tensors};
 use crate::base::{CONFIG, mxfp4_owner};
 use crate::checkpoint::Checkpoint;
@@ -300,14 +300,6 @@ fn shard_name(number: usize, of: usize) -> String {
     match of {
         1 => "model.safetensors".to_owned(),
         _ => format!("model-{:05}-of-{of:05}.safetensors", number + 1),
-    }
-}
-
-pub(super) fn name_of(dtype: Dtype) -> &'static str {
-    match dtype {
-        Dtype::F32 => "float32",
-        Dtype::F16 => "float16",
-        Dtype::Bf16 => "bfloat16",
     }
 }
 

@@ -9,7 +9,6 @@ use candle_core::{DType, Tensor};
 use serde_json::{Value, json};
 
 use super::MergedModel;
-use super::model_directory::name_of;
 use super::tensor_file::{EntryDtype, TensorEntry};
 use crate::{MergeError, TrainError, WeightsError};
 use peft_tune_core::architecture::{Architecture, Dtype};
@@ -138,5 +137,14 @@ fn entry_of(packed: &PackedTensor) -> TensorEntry {
             (DType::U8, false) => EntryDtype::U8,
             _ => EntryDtype::Float(Dtype::F32),
         },
+    }
+}
+
+/// Name of a dtype in a `config.json`.
+pub(super) fn name_of(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::F32 => "float32",
+        Dtype::F16 => "float16",
+        Dtype::Bf16 => "bfloat16",
     }
 }

@@ -68,7 +68,8 @@ impl ExpertBlock {
     pub(super) fn forward_branches(
         &self,
         x: &Tensor,
-        (branches, shared): (&Branches, &SharedExpert),
+        branches: &Branches,
+        shared: &SharedExpert,
         stream: &Stream<'_>,
     ) -> Result<(Tensor, ExpertsSaved)> {
         let pass = &stream.pass;

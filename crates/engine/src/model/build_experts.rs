@@ -21,7 +21,7 @@ impl Builder<'_> {
     pub(super) fn feed_forward(&self, layer: &str, plan: &LayerPlan, index: usize) -> Result<FeedForward, TrainError> {
         match (self.architecture().experts_of(index), &plan.experts) {
             (Some(experts), Some(of_layer)) => {
-                let block = self.expert_block(layer, plan, (experts, of_layer))?;
+                let block = self.expert_block(layer, plan, experts, of_layer)?;
                 Ok(FeedForward::Experts(Box::new(block)))
             }
             _ => Ok(FeedForward::Mlp(Box::new(self.mlp(layer, plan)?))),
@@ -32,7 +32,8 @@ impl Builder<'_> {
         &self,
         layer: &str,
         plan: &LayerPlan,
-        (experts, of_layer): (&architecture::Experts, &ExpertsPlan),
+        experts: &architecture::Experts,
+        of_layer: &ExpertsPlan,
     ) -> Result<ExpertBlock, TrainError> {
         let correction = experts.correction_name().map(|name| format!("{layer}.{name}"));
         let correction = correction.map(|name| self.frozen(&name)).transpose()?;

@@ -72,7 +72,7 @@ impl ExpertBlock {
     pub(super) fn forward(&self, x: &Tensor, stream: &Stream<'_>) -> Result<(Tensor, ExpertsSaved)> {
         let _span = span::module(Module::Mlp);
         if let (Some(branches), Some(shared)) = (&self.branches, &self.shared) {
-            return self.forward_branches(x, (branches, shared), stream);
+            return self.forward_branches(x, branches, shared, stream);
         }
         let (mut saved, z, inner) = self.forward_inner(x, stream)?;
         let routing = &saved.routing;

@@ -14,9 +14,9 @@ use candle_core::{DType, Result};
 
 use super::matrix::Matrix;
 use super::parameter::Trained;
+use super::traced::expert_offsets::Offsets;
 use super::traced::expert_parts;
 use super::traced::grouped::{self, GroupFactors, GroupTerm};
-use super::traced::routing::Offsets;
 use crate::span;
 use crate::span::Module;
 use crate::tensor::Tensor;

@@ -76,7 +76,7 @@ impl MergedWeight {
                 }
                 None => some.to_dtype(DType::F32)?,
             };
-            quantize(&sum, (&self.codes, self.form), start)?;
+            quantize(&sum, &self.codes, self.form, start)?;
         }
         Ok(())
     }

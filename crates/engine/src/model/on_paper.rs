@@ -131,7 +131,7 @@ impl PaperModel {
     pub(crate) fn new(plan: &ModelPlan, recipe: &Recipe, host: Host) -> std::result::Result<Self, TrainError> {
         let (architecture, layers) = (&plan.architecture, alike_layers(&[plan]));
         let base = BaseModel::on_paper(architecture, recipe, host.memory(), firsts(&layers))?;
-        let in_dtype = |dtype| decoder_of(&base, plan, (&layers, dtype));
+        let in_dtype = |dtype| decoder_of(&base, plan, &layers, dtype);
         let (decoder, has_fp32) = (
             in_dtype(compute_dtype(recipe.precision))?,
             !recipe.precision_schedule.is_none(),
@@ -169,9 +169,9 @@ impl PaperModel {
             BaseModel::on_paper(architecture, first, host.memory(), firsts(&layers))?,
             compute_dtype(first.precision),
         );
-        let members = plans.iter().map(|plan| decoder_of(&base, plan, (&layers, dtype)));
+        let members = plans.iter().map(|plan| decoder_of(&base, plan, &layers, dtype));
         let members = members.collect::<std::result::Result<Vec<_>, _>>()?;
-        let frozen = decoder_of(&base, &ModelPlan::frozen(architecture), (&layers, dtype))?;
+        let frozen = decoder_of(&base, &ModelPlan::frozen(architecture), &layers, dtype)?;
         let lowest = plans.into_iter().min_by_key(|plan| plan.first_on_tape()).unwrap_or(any);
         Ok(Self {
             host,
@@ -224,7 +224,8 @@ fn firsts(layers: &[usize]) -> impl Iterator<Item = usize> {
 fn decoder_of(
     base: &BaseModel,
     plan: &ModelPlan,
-    (layers, dtype): (&[usize], DType),
+    layers: &[usize],
+    dtype: DType,
 ) -> std::result::Result<Decoder, TrainError> {
     let (parameters, replaced) = (Parameters::on_paper(plan.layout.clone())?, HashMap::new());
     let names: Vec<String> = firsts(layers)

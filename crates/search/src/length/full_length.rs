@@ -5,7 +5,6 @@ use std::f64::consts::SQRT_2;
 
 use super::covariance::{LONGER, Others, Point};
 use super::model::Model;
-use crate::cheaper_precision::ROUNDS;
 use crate::encode::{self, Encoding};
 use peft_tune_core::space::{Distribution, Parameter, SearchSpace};
 use peft_tune_core::study::{ParamValue, Params};
@@ -15,6 +14,8 @@ use peft_tune_core::study::{ParamValue, Params};
 const ROUNDING: f64 = 0.001;
 /// The parameter whose best value depends on the length.
 pub(crate) const LEARNING_RATE: &str = "learning_rate";
+/// The parameter that only rounds.
+pub(crate) const ROUNDS: &str = "precision";
 /// Factor between the rates that are taken into account beside those tried, and that of the finer ones of one setting.
 const RATE_STEP: f64 = SQRT_2;
 const FINE_STEP: f64 = 1.189_207_115_002_721;

@@ -5,6 +5,6 @@ mod full_length;
 mod model;
 mod paying;
 
-pub(crate) use full_length::LEARNING_RATE;
 pub use full_length::{FullLength, RateRange, Trained};
+pub(crate) use full_length::{LEARNING_RATE, ROUNDS};
 pub use paying::PayingLength;

@@ -192,7 +192,7 @@ fn rounded_up(tokens: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recommend::NEAR_BEST_LOSS;
+    use crate::NEAR_BEST_LOSS;
     use proptest::prelude::*;
 
     fn length(trained: &[(f64, f64)], epoch_tokens: f64) -> Option<PayingLength> {

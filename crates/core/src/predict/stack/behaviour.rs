@@ -4,9 +4,6 @@
 
 use serde::Serialize;
 
-use super::setting::{Sharing, WeightForm};
-use super::{ModelShape, StackSetting};
-
 /// Bytes of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -93,16 +90,6 @@ pub enum Unable {
     Int8,
     /// Weights that are shared out among several devices.
     SharedWeights,
-}
-
-impl Unable {
-    pub(super) fn is_asked(self, setting: &StackSetting, shape: &ModelShape) -> bool {
-        match self {
-            Self::Experts => shape.experts.is_some(),
-            Self::Int8 => setting.weights == WeightForm::Int8,
-            Self::SharedWeights => setting.devices > 1 && setting.sharing != Sharing::Copies,
-        }
-    }
 }
 
 /// Something that a stack cannot train, in words.

@@ -11,7 +11,7 @@
 //! is computed once more, from the dropped x, and that node keeps the written-out W until the backward pass.
 
 use super::heap::Kind;
-use super::layer::{Model, cast, own};
+use super::model::{Model, cast, own};
 use super::tape::{Backward, Cost, Op, Parameter, Tape, Tensor};
 
 /// A linear layer with DoRA.

@@ -2,7 +2,7 @@
 
 use super::behaviour::LossForm;
 use super::heap::Kind;
-use super::layer::{Model, cast, own};
+use super::model::{Model, cast, own};
 use super::setting::Trains;
 use super::tape::{Cost, Op, Tape, Tensor};
 

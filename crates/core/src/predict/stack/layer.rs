@@ -1,78 +1,19 @@
 //! A decoder layer as the stacks run it, op by op: what each op saves follows from its derivative.
 
-use super::behaviour::{AttentionForm, Number, Raised, Recompute};
+use super::behaviour::AttentionForm;
 use super::dora::Decomposed;
 use super::heap::Kind;
-use super::setting::{StackSetting, Trains};
-use super::shape::{ModelShape, Role};
-use super::tape::{Backward, Cost, Op, Parameter, Tape, Tensor};
+use super::model::{Model, cast, own};
+use super::shape::Role;
+use super::tape::{Backward, Cost, Op, Tape, Tensor};
 
 /// Distance from the index of an adapter's first factor to that of its magnitudes.
 const MAGNITUDES: usize = 32;
 
-/// A model in a setting: sizes of everything that goes through a layer.
-#[derive(Clone, Debug)]
-pub(super) struct Model {
-    pub(super) shape: ModelShape,
-    pub(super) setting: StackSetting,
-    /// Key and value heads are written out for each query head: PyTorch's memory-efficient attention takes no others.
-    pub(super) repeats_heads: bool,
-    /// The model trains on the host's own processor.
-    pub(super) is_host: bool,
-    /// Rows of a micro-batch.
-    pub(super) rows: u64,
-}
+/// Bytes of a number that PyTorch draws a processor's dropout by, before it is one of the mask.
+const DRAWN_BYTES: u64 = 4;
 
 impl Model {
-    pub(super) fn tokens(&self) -> u64 {
-        self.rows * self.setting.sequence_length
-    }
-
-    /// Bytes of a number in products.
-    pub(super) fn compute(&self) -> u64 {
-        self.setting.computes.bytes()
-    }
-
-    /// Numbers of embedding and head.
-    pub(super) fn plain(&self) -> Number {
-        self.unless_raised(self.setting.raises == Raised::All)
-    }
-
-    /// Bytes of a number in norms, and so in the residual stream.
-    pub(super) fn stream(&self) -> u64 {
-        self.unless_raised(self.setting.raises != Raised::Nothing).bytes()
-    }
-
-    fn unless_raised(&self, is_raised: bool) -> Number {
-        // PEFT's preparation leaves models in GPTQ as they are.
-        if self.setting.weights.is_bitsandbytes() && is_raised {
-            Number::F32
-        } else {
-            self.setting.loads
-        }
-    }
-
-    fn is_full(&self) -> bool {
-        self.setting.trains == Trains::Everything
-    }
-
-    fn adapter(&self, role: Role) -> Option<(u64, bool)> {
-        match &self.setting.trains {
-            Trains::Adapters {
-                rank,
-                targets,
-                has_dropout,
-                ..
-            } if targets.contains(&role) => Some((*rank, *has_dropout)),
-            _ => None,
-        }
-    }
-
-    /// Whether LoRA's products are written by hand. DoRA's are not, whatever the stack does otherwise.
-    fn fuses_lora(&self) -> bool {
-        self.setting.fused_lora && !self.setting.dora
-    }
-
     /// One decoder layer.
     pub(super) fn layer(&self, tape: &mut Tape, index: usize, input: Tensor) -> Tensor {
         let gathered = self.gathered_layer(tape);
@@ -142,24 +83,6 @@ impl Model {
             saved,
             trained: weight,
             cost: [Cost::pass(2 * back.bytes()), Cost::pass(2 * back.bytes())],
-            ..Op::default()
-        })
-    }
-
-    pub(super) fn add(&self, tape: &mut Tape, left: &Tensor, right: &Tensor) -> Tensor {
-        let width = left.width.max(right.width);
-        let backward = if left.width == right.width {
-            Backward::Shared
-        } else {
-            Backward::Own
-        };
-        let moved = left.bytes() + right.bytes() + left.elements * width;
-        tape.op(Op {
-            elements: left.elements,
-            width,
-            inputs: &[left, right],
-            backward,
-            cost: [Cost::pass(moved), Cost::pass(left.bytes())],
             ..Op::default()
         })
     }
@@ -486,7 +409,7 @@ impl Model {
             false => cast(tape, input, width),
         };
         let kept = if has_dropout {
-            dropped(tape, &wide)
+            self.dropped(tape, &wide)
         } else {
             wide.clone()
         };
@@ -566,41 +489,21 @@ impl Model {
         }
     }
 
-    pub(super) fn parameter(&self, index: usize, elements: u64) -> Parameter {
-        let [_, gradients, _] = self.setting.shares();
-        let own = match self.setting.trains {
-            Trains::Everything => self.setting.loads.bytes(),
-            Trains::Adapters { .. } => self.setting.adapters.bytes(),
-        };
-        let made = match self.setting.autocast {
-            true => self.compute(),
-            false => own,
-        };
-        Parameter {
-            index,
-            elements: elements.div_ceil(gradients),
-            widths: [own, made],
+    /// Dropout, with its mask: a GPU keeps a byte for each element, a processor a factor in the input's dtype.
+    fn dropped(&self, tape: &mut Tape, input: &Tensor) -> Tensor {
+        let width = if self.is_host { input.width } else { 1 };
+        let mask = tape.tensor(input.elements, width, Kind::Working);
+        if self.is_host {
+            drop(tape.tensor(input.elements, DRAWN_BYTES, Kind::Working));
         }
-    }
-
-    /// A parameter of the base model that is trained beside adapters: it keeps the dtype that it was loaded in.
-    pub(super) fn whole_parameter(&self, index: usize, elements: u64) -> Parameter {
-        let width = self.plain().bytes();
-        Parameter {
-            widths: [width, width],
-            ..self.parameter(index, elements)
-        }
-    }
-
-    pub(super) fn product_cost(&self, rows: u64, inner: u64, outer: u64) -> Cost {
-        let moved = rows * inner + inner * outer + rows * outer;
-        Cost {
-            flops: 2.0 * rows as f64 * inner as f64 * outer as f64,
-            bytes: (moved * self.compute()) as f64,
-            launches: 1.0,
-            rows: rows.min(inner).min(outer),
-            is_wide: self.setting.computes == Number::F32,
-        }
+        tape.op(Op {
+            elements: input.elements,
+            width: input.width,
+            inputs: &[input],
+            saved: &[&mask],
+            cost: [Cost::pass(3 * input.bytes()), Cost::pass(3 * input.bytes())],
+            ..Op::default()
+        })
     }
 
     /// The weights of a layer that devices share out, gathered for its passes.
@@ -608,55 +511,6 @@ impl Model {
         let [weights, ..] = self.setting.shares();
         (weights > 1).then(|| tape.tensor(self.layer_bytes(), 1, Kind::Working))
     }
-
-    /// Bytes of a layer's weights as they are gathered.
-    pub(super) fn layer_bytes(&self) -> u64 {
-        let linear: u64 = self
-            .shape
-            .linears()
-            .iter()
-            .map(|(_, rows, columns)| rows * columns)
-            .sum();
-        let held = linear + self.shape.expert_elements();
-        let [codes, constants] = self.setting.weights.bytes(held, self.setting.loads);
-        codes + constants + self.shape.small_elements() * self.plain().bytes()
-    }
-
-    /// The mask that eager attention adds to scores, one for each row.
-    pub(super) fn mask(&self, tape: &mut Tape) -> Option<Tensor> {
-        let length = self.setting.sequence_length;
-        let is_there = self.setting.attention == AttentionForm::Eager;
-        is_there.then(|| tape.tensor(self.rows * length * length, self.stream(), Kind::Working))
-    }
-
-    /// Whether layers are computed again.
-    pub(super) fn runs_again(&self) -> bool {
-        self.setting.recompute != Recompute::Nothing
-    }
-}
-
-/// `tensor` in numbers of `width` bytes: itself where it has them.
-pub(super) fn cast(tape: &mut Tape, tensor: &Tensor, width: u64) -> Tensor {
-    if tensor.width == width {
-        return tensor.clone();
-    }
-    own(
-        tape,
-        tensor,
-        width,
-        Cost::pass(tensor.elements * (tensor.width + width)),
-    )
-}
-
-/// An op of one input whose output and gradient have tensors of their own, and that saves nothing.
-pub(super) fn own(tape: &mut Tape, input: &Tensor, width: u64, cost: Cost) -> Tensor {
-    tape.op(Op {
-        elements: input.elements,
-        width,
-        inputs: &[input],
-        cost: [cost, cost],
-        ..Op::default()
-    })
 }
 
 fn activated(tape: &mut Tape, input: &Tensor) -> Tensor {
@@ -681,18 +535,6 @@ fn gated(tape: &mut Tape, left: &Tensor, right: &Tensor) -> Tensor {
     })
 }
 
-fn dropped(tape: &mut Tape, input: &Tensor) -> Tensor {
-    let mask = tape.tensor(input.elements, 1, Kind::Working);
-    tape.op(Op {
-        elements: input.elements,
-        width: input.width,
-        inputs: &[input],
-        saved: &[&mask],
-        cost: [Cost::pass(3 * input.bytes()), Cost::pass(3 * input.bytes())],
-        ..Op::default()
-    })
-}
-
 fn twice(cost: Cost) -> Cost {
     Cost {
         flops: 2.0 * cost.flops,
@@ -713,206 +555,4 @@ fn hold(tape: &mut Tape, tensor: &Tensor, other: &Tensor) -> Tensor {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::behaviour::StackBehaviour;
-    use super::super::heap::Heap;
-    use super::super::setting::WeightForm;
-    use super::super::shape::ROLES;
-    use super::*;
-
-    const ATTENTION: [Role; 4] = [Role::Query, Role::Key, Role::Value, Role::Output];
-
-    struct Case {
-        name: &'static str,
-        attention: AttentionForm,
-        loads: Number,
-        autocast: bool,
-        /// `None` trains everything.
-        targets: Option<&'static [Role]>,
-        has_dropout: bool,
-        dora: bool,
-        kv_heads: u64,
-        /// Bytes that one more layer saves, as `tests/golden/stack_saved.py` prints them.
-        saved: u64,
-    }
-
-    fn model(case: &Case) -> Model {
-        let mut setting = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Numbers);
-        setting.attention = case.attention;
-        setting.dora = case.dora;
-        (setting.loads, setting.autocast) = (case.loads, case.autocast);
-        if case.loads == Number::F32 && !case.autocast {
-            setting.computes = Number::F32;
-        }
-        setting.trains = match case.targets {
-            None => Trains::Everything,
-            Some(targets) => Trains::Adapters {
-                rank: 4,
-                targets: targets.to_vec(),
-                has_dropout: case.has_dropout,
-                whole_embeddings: false,
-            },
-        };
-        (setting.micro_batch, setting.sequence_length) = (2, 32);
-        let config = format!(
-            r#"{{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
-                "num_key_value_heads": {}, "intermediate_size": 192, "vocab_size": 512}}"#,
-            case.kv_heads
-        );
-        Model {
-            shape: ModelShape::from_json("config.json", &serde_json::from_str(&config).unwrap()).unwrap(),
-            setting,
-            repeats_heads: false,
-            is_host: false,
-            rows: 2,
-        }
-    }
-
-    /// Bytes that a layer's nodes hold, without what the stream before it holds.
-    fn saved(model: &Model) -> u64 {
-        let after = |layers: usize| {
-            let mut tape = Tape::new(Heap::new(None));
-            let mut stream = model.embedded(&mut tape);
-            for index in 0..layers {
-                stream = model.layer(&mut tape, index, stream);
-            }
-            tape.saved_bytes()
-        };
-        after(2) - after(1)
-    }
-
-    #[test]
-    fn a_layer_saves_what_transformers_and_peft_save_of_it() {
-        let half = Case {
-            name: "",
-            attention: AttentionForm::Eager,
-            loads: Number::Half,
-            autocast: false,
-            targets: Some(&ATTENTION),
-            has_dropout: false,
-            dora: false,
-            kv_heads: 8,
-            saved: 0,
-        };
-        let cases = [
-            Case {
-                name: "bf16 qkvo eager",
-                saved: 299_520,
-                ..half
-            },
-            Case {
-                name: "bf16 all eager gqa",
-                targets: Some(&ROLES),
-                kv_heads: 4,
-                saved: 384_512,
-                ..half
-            },
-            Case {
-                name: "bf16 all eager gqa dropout",
-                targets: Some(&ROLES),
-                has_dropout: true,
-                kv_heads: 4,
-                saved: 531_968,
-                ..half
-            },
-            Case {
-                name: "bf16 autocast all eager",
-                targets: Some(&ROLES),
-                autocast: true,
-                saved: 317_440,
-                ..half
-            },
-            Case {
-                name: "fp32 autocast all eager",
-                targets: Some(&ROLES),
-                loads: Number::F32,
-                autocast: true,
-                saved: 423_936,
-                ..half
-            },
-            Case {
-                name: "fp32 all sdpa",
-                attention: AttentionForm::Sdpa,
-                loads: Number::F32,
-                targets: Some(&ROLES),
-                saved: 337_408,
-                ..half
-            },
-            Case {
-                name: "bf16 qkvo sdpa",
-                attention: AttentionForm::Sdpa,
-                saved: 211_456,
-                ..half
-            },
-            Case {
-                name: "bf16 full eager",
-                targets: None,
-                saved: 295_424,
-                ..half
-            },
-            Case {
-                name: "fp32 all sdpa dora",
-                attention: AttentionForm::Sdpa,
-                loads: Number::F32,
-                targets: Some(&ROLES),
-                dora: true,
-                saved: 706_304,
-                ..half
-            },
-            Case {
-                name: "bf16 qkvo eager dora",
-                dora: true,
-                saved: 400_896,
-                ..half
-            },
-            Case {
-                name: "bf16 all eager gqa dora",
-                targets: Some(&ROLES),
-                dora: true,
-                kv_heads: 4,
-                saved: 637_952,
-                ..half
-            },
-            Case {
-                name: "bf16 all eager gqa dora dropout",
-                targets: Some(&ROLES),
-                has_dropout: true,
-                dora: true,
-                kv_heads: 4,
-                saved: 1_063_936,
-                ..half
-            },
-            Case {
-                name: "bf16 autocast all eager dora",
-                targets: Some(&ROLES),
-                autocast: true,
-                dora: true,
-                saved: 506_112,
-                ..half
-            },
-            Case {
-                name: "bf16 autocast all eager dora dropout",
-                targets: Some(&ROLES),
-                autocast: true,
-                has_dropout: true,
-                dora: true,
-                saved: 760_064,
-                ..half
-            },
-            Case {
-                name: "fp32 autocast all eager dora",
-                targets: Some(&ROLES),
-                loads: Number::F32,
-                autocast: true,
-                dora: true,
-                saved: 612_608,
-                ..half
-            },
-        ];
-        for case in &cases {
-            // The CPU's dropout keeps its mask in the input's dtype, a GPU's one byte for each element.
-            let masks = if case.has_dropout { 36_864 * 3 } else { 0 };
-            assert_eq!(saved(&model(case)), case.saved - masks, "{}", case.name);
-        }
-    }
-}
+mod tests;

@@ -6,9 +6,10 @@ use serde::Serialize;
 
 use super::behaviour::Recompute;
 use super::heap::{Heap, KINDS, Kind, Peaks};
-use super::layer::Model;
+use super::model::Model;
 use super::setting::Trains;
 use super::tape::{Body, Cost, Tape, Tensor};
+use crate::predict::{Bytes, MemoryCategory};
 
 /// Bytes of a phase at its highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -33,6 +34,31 @@ pub struct StackMemory {
     pub reserved_bytes: u64,
     /// The device was too small, whatever was given back to it.
     pub overflows: bool,
+}
+
+impl StackMemory {
+    /// Bytes at the highest peak of tensors, in the categories of the native engine.
+    pub fn by_category(&self) -> Bytes {
+        let mut all = Bytes::default();
+        // Components stand in the order of the kinds.
+        for (kind, (_, bytes)) in KINDS.into_iter().zip(&self.components) {
+            all.add(category_of(kind), *bytes);
+        }
+        all
+    }
+}
+
+fn category_of(kind: Kind) -> MemoryCategory {
+    match kind {
+        Kind::Weights => MemoryCategory::BaseWeights,
+        Kind::QuantisationConstants => MemoryCategory::QuantizationConstants,
+        Kind::Adapters => MemoryCategory::Adapters,
+        Kind::Gradients => MemoryCategory::Gradients,
+        Kind::OptimizerState => MemoryCategory::OptimizerState,
+        Kind::SavedActivations => MemoryCategory::SavedActivations,
+        Kind::Logits => MemoryCategory::Logits,
+        Kind::Working => MemoryCategory::Scratch,
+    }
 }
 
 /// Costs of a traced training, beside its memory.

@@ -14,6 +14,7 @@ mod heap;
 mod layer;
 mod limits;
 mod memory;
+mod model;
 mod of_recipe;
 mod own;
 mod predictor;
@@ -32,6 +33,6 @@ pub use limits::{Lever, Limits, largest_micro_batch, levers, limits, made_to_fit
 pub use memory::{EVALUATION, PhasePeak, StackMemory};
 pub use of_recipe::{deepspeed_refuses, optimizer_form, takes_fsdp};
 pub use own::OwnEngine;
-pub use predictor::{Fit, StackPrediction, Verdict, predict};
+pub use predictor::{Fit, StackPrediction, Verdict, outside_bytes, predict};
 pub use setting::{OptimizerForm, Sharing, StackSetting, Trains, WeightForm};
 pub use shape::{ExpertShape, ModelShape, ROLES, Role};

@@ -44,13 +44,13 @@ impl OwnEngine {
         let predicted = self.predicted(recipe)?;
         let peak = predicted.peak_bytes();
         let outside = outside_bytes(batch.devices as u64, self.device);
-        let step_s = Some(predicted.seconds.total()).filter(|seconds| *seconds > 0.0);
+        let seconds = Some(predicted.seconds).filter(|seconds| seconds.total() > 0.0);
         let reserve = (peak as f64 * self.predictor.machine().memory_margin()) as u64;
         Ok(StackPrediction {
             process_bytes: peak + outside,
             outside_bytes: outside,
-            step_s,
-            tokens_per_s: step_s.map(|seconds| predicted.tokens / seconds),
+            seconds,
+            tokens_per_s: seconds.map(|seconds| predicted.tokens / seconds.total()),
             verdict: self
                 .device
                 .map(|device| verdict_of(peak + outside, reserve, device.usable_bytes())),

@@ -6,12 +6,13 @@ use serde::Serialize;
 
 use super::behaviour::AttentionForm;
 use super::device::StackDevice;
-use super::layer::Model;
 use super::memory::{StackMemory, Traced, trace, trained_tensors};
+use super::model::Model;
 use super::setting::Sharing;
 use super::tape::Cost;
 use super::{ModelShape, StackError, StackSetting};
 use crate::predict::data_sheet::LINK;
+use crate::predict::{OpKind, Seconds};
 
 /// Needs of a training, and how fast it is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -22,8 +23,8 @@ pub struct StackPrediction {
     pub process_bytes: u64,
     /// Bytes outside the allocator: CUDA context, libraries, communication.
     pub outside_bytes: u64,
-    /// Seconds of a step; absent without a device.
-    pub step_s: Option<f64>,
+    /// Seconds of a step: of products, whatever their operands, and of passes, with the time that Python takes; absent without a device.
+    pub seconds: Option<Seconds>,
     /// Tokens of all devices a second, padding counted; absent without a device.
     pub tokens_per_s: Option<f64>,
     /// Verdict on whether the training fits, where there is a device.
@@ -50,6 +51,13 @@ pub struct Verdict {
     pub reserve_bytes: u64,
     /// Bytes that the process needs at the least, without cached blocks.
     pub least_bytes: u64,
+}
+
+impl StackPrediction {
+    /// Seconds of a step; absent without a device.
+    pub fn step_s(&self) -> Option<f64> {
+        self.seconds.map(|seconds| seconds.total())
+    }
 }
 
 impl Fit {
@@ -84,7 +92,7 @@ pub fn predict(
     let outside = outside_bytes(setting.devices, device);
     let capacity = device.map(|device| device.usable_bytes().saturating_sub(outside));
     let traced = trace(&model, capacity);
-    let step_s = device.map(|device| step_seconds(&model, &traced, device));
+    let seconds = device.map(|device| step_seconds(&model, &traced, device));
     let tokens = (setting.tokens() * setting.gradient_accumulation * setting.devices) as f64;
     let memory = traced.memory;
     Ok(StackPrediction {
@@ -93,8 +101,8 @@ pub fn predict(
             false => memory.reserved_bytes + outside,
         },
         outside_bytes: outside,
-        tokens_per_s: step_s.map(|seconds| tokens / seconds),
-        step_s,
+        tokens_per_s: seconds.map(|seconds| tokens / seconds.total()),
+        seconds,
         verdict: device.map(|device| verdict(shape, &memory, outside, device)),
         memory,
     })
@@ -112,7 +120,7 @@ fn model_of(shape: &ModelShape, setting: &StackSetting, device: Option<StackDevi
 }
 
 /// Bytes that a process on one of so many devices takes outside the allocator.
-pub(super) fn outside_bytes(devices: u64, device: Option<StackDevice>) -> u64 {
+pub fn outside_bytes(devices: u64, device: Option<StackDevice>) -> u64 {
     let context = device.map_or(480 << 20, |device| device.row().context_bytes);
     context + if devices > 1 { COMMUNICATION } else { 0 }
 }
@@ -145,7 +153,7 @@ pub(super) fn verdict_of(least: u64, reserve: u64, usable: u64) -> Verdict {
 }
 
 /// Seconds of a step: micro-batches, update, and what devices tell each other.
-fn step_seconds(model: &Model, traced: &Traced, device: StackDevice) -> f64 {
+fn step_seconds(model: &Model, traced: &Traced, device: StackDevice) -> Seconds {
     let setting = &model.setting;
     let micro_batch = seconds_of(model, &traced.micro_batch, device);
     let update = seconds_of(model, &traced.update, device);
@@ -166,7 +174,20 @@ fn step_seconds(model: &Model, traced: &Traced, device: StackDevice) -> f64 {
     };
     // What computing does not hide.
     let uncovered = if setting.sharing == Sharing::Copies { 0.3 } else { 0.5 };
-    times * micro_batch + update + sent / LINK * uncovered
+    Seconds {
+        products: times * micro_batch.products + update.products,
+        passes: times * micro_batch.passes + update.passes + sent / LINK * uncovered,
+        ..Seconds::default()
+    }
+}
+
+/// Part of a step's time that an op belongs to.
+fn kind_of(cost: &Cost) -> OpKind {
+    if cost.flops > 0.0 {
+        OpKind::Products
+    } else {
+        OpKind::Passes
+    }
 }
 
 /// Rows at which a product reaches half of the rate of a large one.
@@ -174,7 +195,7 @@ const HALF_FILLED: f64 = 160.0;
 /// Rows at which a product on the host, whose vectors are short, reaches half of the rate of a large one.
 const HALF_FILLED_HOST: f64 = 16.0;
 
-fn seconds_of(model: &Model, costs: &[Cost], device: StackDevice) -> f64 {
+fn seconds_of(model: &Model, costs: &[Cost], device: StackDevice) -> Seconds {
     if device.is_host() {
         return host_seconds(model, costs, device);
     }
@@ -187,7 +208,7 @@ fn seconds_of(model: &Model, costs: &[Cost], device: StackDevice) -> f64 {
         false => device.sheet.f32 * row.product_share,
     };
     let bandwidth = device.sheet.bandwidth * row.bandwidth_share;
-    let mut seconds = 0.0;
+    let mut seconds = Seconds::default();
     let mut launches = 0.0;
     for cost in costs {
         let filled = cost.rows as f64 / (cost.rows as f64 + HALF_FILLED);
@@ -198,16 +219,19 @@ fn seconds_of(model: &Model, costs: &[Cost], device: StackDevice) -> f64 {
             0.0
         };
         let kernels = if model.setting.compiled { 0.5 } else { 1.0 };
-        seconds += product.max(cost.bytes / bandwidth);
+        seconds.add(kind_of(cost), product.max(cost.bytes / bandwidth));
         launches += cost.launches * kernels;
     }
-    seconds.max(launches * row.launch_s)
+    // The device waits where Python takes longer to launch the ops than they run.
+    seconds.passes += (launches * row.launch_s - seconds.total()).max(0.0);
+    seconds
 }
 
 /// Seconds on the host: its ceilings were measured, and nothing runs while Python makes the next op.
-fn host_seconds(model: &Model, costs: &[Cost], device: StackDevice) -> f64 {
+fn host_seconds(model: &Model, costs: &[Cost], device: StackDevice) -> Seconds {
     let row = model.setting.stack;
-    let seconds = costs.iter().map(|cost| {
+    let mut seconds = Seconds::default();
+    for cost in costs {
         let filled = cost.rows as f64 / (cost.rows as f64 + HALF_FILLED_HOST);
         let is_wide = cost.is_wide || model.setting.computes == super::Number::F32;
         let peak = if is_wide { device.sheet.f32 } else { device.sheet.matrix };
@@ -215,9 +239,10 @@ fn host_seconds(model: &Model, costs: &[Cost], device: StackDevice) -> f64 {
             true => cost.flops / (peak * filled.max(1e-3)),
             false => 0.0,
         };
-        product.max(cost.bytes / device.sheet.bandwidth) + cost.launches * row.launch_s
-    });
-    seconds.sum()
+        seconds.add(kind_of(cost), product.max(cost.bytes / device.sheet.bandwidth));
+        seconds.passes += cost.launches * row.launch_s;
+    }
+    seconds
 }
 
 #[cfg(test)]
@@ -225,7 +250,7 @@ mod tests {
     use super::super::behaviour::{LossForm, StackBehaviour};
     use super::super::setting::WeightForm;
     use super::*;
-    use crate::predict::{DataSheet, device};
+    use crate::predict::{DataSheet, MemoryCategory, device};
 
     fn shape(vocabulary: u64) -> ModelShape {
         let config = format!(
@@ -270,6 +295,15 @@ mod tests {
         assert!(here.memory.tensors_bytes + 8_000_000 < there.memory.tensors_bytes);
         assert!(here.process_bytes >= here.memory.tensors_bytes);
         assert!(here.tokens_per_s < there.tokens_per_s);
+        for prediction in [&here, &there] {
+            let seconds = prediction.seconds.unwrap();
+            assert!(seconds.products > 0.0 && seconds.passes > 0.0, "{seconds:?}");
+            let tokens = setting.tokens() as f64;
+            assert!((tokens / prediction.step_s().unwrap() / prediction.tokens_per_s.unwrap() - 1.0).abs() < 1e-12);
+            let bytes = prediction.memory.by_category();
+            assert_eq!(bytes.total(), prediction.memory.tensors_bytes);
+            assert!(bytes.of(MemoryCategory::BaseWeights) > 0 && bytes.of(MemoryCategory::Scratch) > 0);
+        }
     }
 
     #[test]

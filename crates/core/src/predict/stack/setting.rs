@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-use super::behaviour::{AttentionForm, LossForm, Number, Raised, Recompute, StackBehaviour};
+use super::behaviour::{AttentionForm, LossForm, Number, Raised, Recompute, StackBehaviour, Unable};
 use super::shape::Role;
 use super::{ModelShape, StackError};
 
@@ -137,6 +137,17 @@ pub struct StackSetting {
     pub sharing: Sharing,
     /// Whether what is shared out lies in the host's memory: optimizer states, and weights with ZeRO 3.
     pub offloads: bool,
+}
+
+impl Unable {
+    /// Whether a setting of a model asks for the feature.
+    fn is_asked(self, setting: &StackSetting, shape: &ModelShape) -> bool {
+        match self {
+            Self::Experts => shape.experts.is_some(),
+            Self::Int8 => setting.weights == WeightForm::Int8,
+            Self::SharedWeights => setting.devices > 1 && setting.sharing != Sharing::Copies,
+        }
+    }
 }
 
 /// Larger settings are no training that a device could run; smaller numbers keep sums in range.

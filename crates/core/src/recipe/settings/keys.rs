@@ -10,6 +10,7 @@
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::unsearched::json;
 use super::{Outcome, settings, unsearched};
 use crate::recipe::Recipe;
 
@@ -50,10 +51,6 @@ impl Recipe {
         half.copy_from_slice(&Sha256::digest(text)[..16]);
         RecipeKey(half)
     }
-}
-
-pub(super) fn json(value: &impl serde::Serialize) -> Value {
-    serde_json::to_value(value).expect("a recipe holds only values that JSON has")
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Outcome;
-use super::keys::json;
 use crate::recipe::{
     AdapterSettings, BatchSettings, DataSettings, OptimizerSettings, Recipe, ScheduleSettings, TrainingSettings,
 };
@@ -192,6 +191,11 @@ fn nothing(field: &'static str, value: &impl Serialize) -> Unsearched {
 fn unsearched_field(field: &'static str, value: &impl Serialize, changes: Changes) -> Unsearched {
     let value = json(value);
     Unsearched { field, value, changes }
+}
+
+/// A value of a recipe as JSON.
+pub(super) fn json(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).expect("a recipe holds only values that JSON has")
 }
 
 #[cfg(test)]

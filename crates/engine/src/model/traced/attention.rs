@@ -51,12 +51,12 @@ pub(in crate::model) fn forward(
     settings: &Settings,
 ) -> Result<(Tensor, Tensor)> {
     let _span = op("attention", || Work {
-        flops: flops([q, k, v], (stays, settings), false),
+        flops: flops([q, k, v], stays, settings, false),
         bytes: bytes(q) + result_bytes(q, v) + bytes(k) + bytes(v) + lse_bytes(q),
         ..described(q)
     });
     if let Some(paper) = q.paper() {
-        return forward_on_paper(paper, [q, k, v], (stays, settings));
+        return forward_on_paper(paper, [q, k, v], stays, settings);
     }
     let (o, lse) = attention::forward(q.real()?, k.real()?, v.real()?, stays.documents.real()?, settings)?;
     Ok((o.into(), lse.into()))
@@ -70,14 +70,14 @@ pub(in crate::model) fn backward(
     settings: &Settings,
 ) -> Result<(Tensor, Tensor, Tensor)> {
     let _span = op("attention_backward", || Work {
-        flops: flops([saved.q, saved.k, saved.v], (stays, settings), true),
+        flops: flops([saved.q, saved.k, saved.v], stays, settings, true),
         // q·k.
         recomputed_flops: (2.0 * row(saved.q) as f64 * pairs(stays.documents, settings.window)) as u64,
         bytes: 2 * (bytes(saved.q) + bytes(saved.o) + bytes(saved.k) + bytes(saved.v)) + lse_bytes(saved.q),
         ..described(saved.q)
     });
     if let Some(paper) = saved.q.paper() {
-        return backward_on_paper(paper, &saved, (stays, settings));
+        return backward_on_paper(paper, &saved, stays, settings);
     }
     let (d_q, d_k, d_v) = attention::backward(saved.kernel()?, d_o.real()?, stays.documents.real()?, settings)?;
     Ok((d_q.into(), d_k.into(), d_v.into()))
@@ -86,13 +86,14 @@ pub(in crate::model) fn backward(
 fn forward_on_paper(
     paper: &PaperTensor,
     [q, k, v]: [&Tensor; 3],
-    (stays, settings): (StaysIn<'_>, &Settings),
+    stays: StaysIn<'_>,
+    settings: &Settings,
 ) -> Result<(Tensor, Tensor)> {
     let ((tokens, _, _), heads) = (q.dims3()?, heads([q, k, v])?);
     let o = paper.fresh((tokens, heads.query, heads.value), q.dtype());
     let lse = paper.fresh((tokens, heads.query), DType::F32);
-    paper.ledger().run(work(heads, (stays, settings), false), 1.0);
-    let call = call_on_paper(paper, q, (stays, settings), false);
+    paper.ledger().run(work(heads, stays, settings, false), 1.0);
+    let call = call_on_paper(paper, q, stays, settings, false);
     paper.ledger().threads(|kept| heads.keep(kept, call));
     Ok((o.into(), lse.into()))
 }
@@ -100,14 +101,15 @@ fn forward_on_paper(
 fn backward_on_paper(
     paper: &PaperTensor,
     saved: &Saved<'_>,
-    (stays, settings): (StaysIn<'_>, &Settings),
+    stays: StaysIn<'_>,
+    settings: &Settings,
 ) -> Result<(Tensor, Tensor, Tensor)> {
     let heads = heads([saved.q, saved.k, saved.v])?;
     let like = |of: &Tensor| Tensor::from(paper.fresh(of.shape().clone(), of.dtype()));
     let gradients = (like(saved.q), like(saved.k), like(saved.v));
     let (ledger, workspace) = (paper.ledger(), MemoryCategory::AttentionWorkspace);
-    ledger.run(work(heads, (stays, settings), true), 1.0);
-    let call = call_on_paper(paper, saved.q, (stays, settings), true);
+    ledger.run(work(heads, stays, settings, true), 1.0);
+    let call = call_on_paper(paper, saved.q, stays, settings, true);
     if call.vectors == Vectors::None {
         // The sum of o d_o over each head.
         ledger.spike(workspace, lse_bytes(saved.q));
@@ -134,7 +136,8 @@ fn heads([q, k, v]: [&Tensor; 3]) -> Result<Heads> {
 fn call_on_paper(
     paper: &PaperTensor,
     q: &Tensor,
-    (stays, settings): (StaysIn<'_>, &Settings),
+    stays: StaysIn<'_>,
+    settings: &Settings,
     backward: bool,
 ) -> AttentionCall {
     let vectors = paper.ledger().host().vectors;
@@ -148,7 +151,7 @@ fn call_on_paper(
 }
 
 /// Work of a pass, as predictions see it.
-fn work(heads: Heads, (stays, settings): (StaysIn<'_>, &Settings), backward: bool) -> predict::Work {
+fn work(heads: Heads, stays: StaysIn<'_>, settings: &Settings, backward: bool) -> predict::Work {
     predict::Work::Attention {
         heads,
         window: settings.window,
@@ -157,7 +160,7 @@ fn work(heads: Heads, (stays, settings): (StaysIn<'_>, &Settings), backward: boo
     }
 }
 
-fn flops(all: [&Tensor; 3], (stays, settings): (StaysIn<'_>, &Settings), backward: bool) -> u64 {
+fn flops(all: [&Tensor; 3], stays: StaysIn<'_>, settings: &Settings, backward: bool) -> u64 {
     // The op itself says what is wrong with the shapes.
     let of_pair = heads(all).map_or(0.0, |heads| heads.pair_flops(backward));
     (of_pair * pairs(stays.documents, settings.window)) as u64

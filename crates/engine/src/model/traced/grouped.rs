@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Result};
 
+use super::expert_offsets::Offsets;
 use super::matmul::{self, Order};
-use super::routing::Offsets;
 use super::{Parameter, Tensor, bytes, storage};
 use crate::span::{Shape, Work, op};
 use crate::tensor::PaperTensor;
@@ -108,7 +108,7 @@ pub(in crate::model) fn tn_add(a: &Tensor, b: &Tensor, offsets: &Offsets, alpha:
     if let (Some(paper), Offsets::Paper(offsets)) = (a.paper(), offsets) {
         let ((tokens, rows), (_, columns)) = (a.dims2()?, b.dims2()?);
         let call = matmul::plain_call(a, Form::Tn, [rows, columns, tokens]);
-        run_on_paper(paper, &offsets.of_experts, &call, (Module::Adapters, Right::Adapter));
+        run_on_paper(paper, &offsets.of_experts, &call, Module::Adapters, Right::Adapter);
         return Ok(());
     }
     grouped::tn_add(a.real()?, b.real()?, offsets.real()?, alpha, into.real()?)
@@ -173,12 +173,12 @@ fn sum_on_paper(terms: &[GroupTerm<'_>], offsets: &ExpertRows, base: usize, orde
     } else {
         Right::Adapter
     };
-    run_on_paper(x, offsets, &call, (module, right));
+    run_on_paper(x, offsets, &call, module, right);
     Ok(result.into())
 }
 
 /// Tells the ledger of a product of each group, and takes what that takes besides its result.
-fn run_on_paper(x: &PaperTensor, offsets: &ExpertRows, call: &Call, (module, right): (Module, Right)) {
+fn run_on_paper(x: &PaperTensor, offsets: &ExpertRows, call: &Call, module: Module, right: Right) {
     let (ledger, mut spike) = (x.ledger(), 0);
     ledger.threads(|kept| spike = offsets.keep(call, kept, ledger.host()));
     ledger.spike(MemoryCategory::Scratch, spike);

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Result};
 
-use super::routing::Offsets;
+use super::expert_offsets::Offsets;
 use crate::tensor::{PaperTensor, Tensor};
 use peft_tune_kernels::ops::convolution::Convolution;
 use peft_tune_kernels::ops::dropout::MaskKey;

@@ -10,6 +10,7 @@ pub(super) mod attention;
 pub(super) mod cached_attention;
 pub(super) mod delta_rule;
 mod documents;
+pub(super) mod expert_offsets;
 pub(super) mod grouped;
 mod kernel;
 pub(super) mod loss_head;
@@ -69,7 +70,7 @@ fn pass(x: &impl Measured, tensors: u64) -> Work {
 }
 
 /// Quantizes `rows` (rows, in) F32 in place of those of the codes from `start` on, in their form; see [`Weight::replace_rows`].
-pub(super) fn quantize(rows: &Tensor, (codes, form): (&Weight, QuantizationAware), start: usize) -> Result<()> {
+pub(super) fn quantize(rows: &Tensor, codes: &Weight, form: QuantizationAware, start: usize) -> Result<()> {
     let _span = op("quantize", || pass(rows, 1));
     let Some(paper) = rows.paper() else {
         return codes.replace_rows(start, rows.real()?);

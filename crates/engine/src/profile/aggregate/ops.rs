@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::totals::phase_of;
+use super::phases::phase_of;
 use crate::profile::OpTime;
 use crate::profile::ceiling::Ceiling;
 use crate::span::{Module, Range, Shape, SpanRecord, SpanTree, StepPhase};

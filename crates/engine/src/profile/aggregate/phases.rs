@@ -99,6 +99,15 @@ fn place(phase: StepPhase) -> Option<usize> {
     ORDER.iter().position(|other| *other == phase)
 }
 
+/// The phase that a span runs in: the innermost around it.
+pub(super) fn phase_of(tree: &SpanTree, index: usize) -> StepPhase {
+    let phases = tree.around(index).filter_map(|span| match span.range {
+        Range::Phase(phase) => Some(phase),
+        _ => None,
+    });
+    phases.into_iter().next().unwrap_or(StepPhase::Step)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

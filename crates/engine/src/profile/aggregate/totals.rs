@@ -5,7 +5,7 @@ use super::ops::OpSums;
 use super::phases::PhaseSums;
 use crate::profile::ceiling::Ceiling;
 use crate::profile::{AdapterCost, Arithmetic, ModuleTime, OpTime, PhaseTime};
-use crate::span::{Module, Range, SpanTree, StepPhase};
+use crate::span::{Module, Range, SpanTree};
 
 /// Steps without spans, beside those that are summed up.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,15 +99,6 @@ fn adapter_alone(tree: &SpanTree) -> f64 {
         })
         .map(|(_, span)| span.seconds())
         .sum()
-}
-
-/// The phase that a span runs in: the innermost around it.
-pub(super) fn phase_of(tree: &SpanTree, index: usize) -> StepPhase {
-    let phases = tree.around(index).filter_map(|span| match span.range {
-        Range::Phase(phase) => Some(phase),
-        _ => None,
-    });
-    phases.into_iter().next().unwrap_or(StepPhase::Step)
 }
 
 #[cfg(test)]

@@ -1,15 +1,10 @@
 //! Rules on products: far below the machine's ceiling, widening quantized weights, costly adapters, slow number types.
 
 use super::evidence::percent;
+use super::products::{LEAST_SHARE, REACHABLE, SLOW, is_coded, more_tokens};
 use super::{Change, Evidence, Finding, Gain, Rule, gpu};
-use crate::profile::Profile;
 use peft_tune_core::recipe::Precision;
 
-/// Part of the step from which an op counts.
-pub(super) const LEAST_SHARE: f64 = 0.1;
-/// Part of the roofline below which an op is slow, and what it might reach.
-pub(super) const SLOW: f64 = 0.4;
-pub(super) const REACHABLE: f64 = 0.7;
 /// Part of the step that adapters may take.
 const MOST_ADAPTER: f64 = 0.15;
 /// Loss that half the rank may cost, relative.
@@ -49,19 +44,6 @@ pub(super) fn slow_op(evidence: &Evidence<'_>) -> Option<Finding> {
         gain: Some(gain),
         verified: None,
     })
-}
-
-/// Change that gives each product more tokens.
-pub(super) fn more_tokens(profile: &Profile) -> Change {
-    let accumulation = profile.setting.gradient_accumulation;
-    match accumulation {
-        accumulation if accumulation > 1 && accumulation.is_multiple_of(2) => Change::Batch {
-            micro_batch: 2 * profile.setting.micro_batch,
-            gradient_accumulation: accumulation / 2,
-        },
-        _ if !profile.setting.packing && profile.data.mean_documents_per_row <= 1.0 => Change::Packing,
-        _ => Change::Advice("give each product more tokens: a larger micro_batch or sequence_length".to_owned()),
-    }
 }
 
 pub(super) fn dequantization_bound(evidence: &Evidence<'_>) -> Option<Finding> {
@@ -173,11 +155,6 @@ pub(super) fn slow_number_type(evidence: &Evidence<'_>) -> Option<Finding> {
         gain: Some(gain),
         verified: None,
     })
-}
-
-/// Whether a storage is codes that are widened before they are multiplied.
-pub(super) fn is_coded(storage: &str) -> bool {
-    matches!(storage, "nf4" | "int8")
 }
 
 /// Whether a storage is values of which some are left out.

@@ -2,9 +2,9 @@
 //!
 //! The timeline is of steps that run freely, with nobody waiting between ops: what it does not fill, the GPU was idle.
 
-use super::arithmetic::{LEAST_SHARE, REACHABLE, SLOW, is_coded, more_tokens};
 use super::batching::twice_the_micro_batch;
 use super::evidence::percent;
+use super::products::{LEAST_SHARE, REACHABLE, SLOW, is_coded, more_tokens};
 use super::{Change, Evidence, Finding, Gain, Rule};
 use crate::profile::{GpuTimeline, OpTime};
 use crate::span::StepPhase;

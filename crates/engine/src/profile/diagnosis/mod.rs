@@ -14,6 +14,7 @@ mod gpu_tests;
 mod machine;
 mod memory;
 mod model;
+mod products;
 mod schedule;
 #[cfg(test)]
 mod tests;

@@ -5,9 +5,9 @@
 //! a prior knows what settings cost, so that only the loss has to be found out, proposals therefore take turns.
 
 use super::ehvi::log_sum;
-use super::landscape::Landscape;
 use super::marginal::{LogShare, Marginal, NOTHING};
 use super::observations::{Observations, Seen};
+use super::surrogates::Surrogates;
 use super::trainings::Trainings;
 use crate::{NEAR_BEST_LOSS, Problem};
 use peft_tune_core::objective::LOSS;
@@ -50,18 +50,21 @@ pub(super) struct Knee {
 impl Knee {
     /// The best knee so far; `None` where it is not known how much is learned, or nothing that learns nearly as much
     /// fits.
-    fn new(observations: &Observations<'_>, trainings: &Trainings<'_>, landscape: &Landscape<'_>) -> Option<Self> {
+    fn new(
+        observations: &Observations<'_>,
+        trainings: &Trainings<'_>,
+        surrogates: &Surrogates<'_>,
+        counted: &[Seen],
+    ) -> Option<Self> {
         let limit = observations.nearly_learned?;
         let loss = trainings.loss();
         let learned = || {
-            landscape
-                .counted
-                .iter()
-                .filter(|seen| seen.feasible && seen.values[loss] <= limit)
+            let counted = counted.iter();
+            counted.filter(|seen| seen.feasible && seen.values[loss] <= limit)
         };
         let best = learned().map(|seen| seen.values[loss]).min_by(f64::total_cmp)?;
         let doubling = limit - best;
-        let worth = |seen: &Seen| seen.values[loss] + doubling * trainings.doublings(landscape, &seen.point);
+        let worth = |seen: &Seen| seen.values[loss] + doubling * trainings.doublings(surrogates, &seen.point);
         let bound = learned()
             .map(worth)
             .filter(|bound| bound.is_finite())
@@ -89,18 +92,19 @@ impl Aim {
     /// The aim of the proposal behind `tried` trainings. Half of the proposals look for the least loss, and first all, then
     /// two in three: all other wishes are relative to it. The rest go in turns to the least cost, each objective's own, of
     /// settings whose loss is nearly the least, to the knee, and to the front. What is to be improved on includes what
-    /// trainings under way are expected to reach, so that no two of them are made for one gain.
+    /// trainings under way are expected to reach (`counted`), so that no two of them are made for one gain.
     pub(super) fn of_turn(
         problem: &Problem,
         observations: &Observations<'_>,
         trainings: &Trainings<'_>,
-        landscape: &Landscape<'_>,
+        surrogates: &Surrogates<'_>,
+        counted: &[Seen],
         tried: usize,
     ) -> Self {
         let Some(loss) = problem.objectives.iter().position(|objective| objective.metric == LOSS) else {
             return Self::Front;
         };
-        let feasible = || landscape.counted.iter().filter(|seen| seen.feasible);
+        let feasible = || counted.iter().filter(|seen| seen.feasible);
         let Some(best) = feasible().map(|seen| seen.values[loss]).min_by(f64::total_cmp) else {
             return Self::Front;
         };
@@ -111,7 +115,7 @@ impl Aim {
         }
         let turn = (tried / period) % (others.len() + 2);
         let Some(objective) = others.get(turn).copied() else {
-            let knee = Knee::new(observations, trainings, landscape).filter(|_| turn == others.len());
+            let knee = Knee::new(observations, trainings, surrogates, counted).filter(|_| turn == others.len());
             return knee.map_or(Self::Front, Self::Knee);
         };
         let limit = best + NEAR_BEST_LOSS * best.abs();

@@ -1,39 +1,16 @@
 //! Dependence of every objective on one parameter, the other settings held, with what is not known of it.
 
 use rayon::prelude::*;
-use serde::Serialize;
 
 use super::candidates::Candidates;
 use super::confounding::tells_apart;
 use super::contrast::{Contrasts, contrasts};
-use super::effect::Effect;
+use super::effect::{Dependence, Effect, EffectPoint};
 use super::insight::{Insight, QUANTILE, Surrogate};
 use peft_tune_core::study::{ParamValue, Params};
 
 /// Most places of one parameter: they are all of its values, or else evenly spaced in its scale.
 const PLACES: u32 = 9;
-
-/// A metric along one parameter, in the metric's own unit.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Dependence {
-    pub metric: String,
-    pub parameter: String,
-    pub places: Vec<EffectPoint>,
-    /// Whether the best and the worst place differ by more than is unknown of their difference, with probability 0.95.
-    pub tells: bool,
-    /// Whether a prior predicts the metric, so that trials only correct it.
-    pub predicted: bool,
-}
-
-/// One value of the parameter: the metric with it, the other settings held at the same values for all, and the interval
-/// that holds its difference to the parameter's other values with probability 0.9.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct EffectPoint {
-    pub value: ParamValue,
-    pub median: f64,
-    pub low: f64,
-    pub high: f64,
-}
 
 impl Insight {
     /// The dependence of every objective on one parameter; empty where the parameter is not known.

@@ -3,7 +3,6 @@
 
 use serde::Serialize;
 
-use super::dependence::{Dependence, EffectPoint};
 use peft_tune_core::objective::{Direction, Objective};
 use peft_tune_core::study::ParamValue;
 
@@ -11,6 +10,28 @@ use peft_tune_core::study::ParamValue;
 const SLACK: f64 = 0.1;
 /// Share of the metric's size under which it does not depend on the parameter.
 const FLAT: f64 = 0.005;
+
+/// A metric along one parameter, in the metric's own unit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Dependence {
+    pub metric: String,
+    pub parameter: String,
+    pub places: Vec<EffectPoint>,
+    /// Whether the best and the worst place differ by more than is unknown of their difference, with probability 0.95.
+    pub tells: bool,
+    /// Whether a prior predicts the metric, so that trials only correct it.
+    pub predicted: bool,
+}
+
+/// One value of the parameter: the metric with it, the other settings held at the same values for all, and the interval
+/// that holds its difference to the parameter's other values with probability 0.9.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EffectPoint {
+    pub value: ParamValue,
+    pub median: f64,
+    pub low: f64,
+    pub high: f64,
+}
 
 /// Course of a metric along the ordered values of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -138,7 +138,7 @@ fn owed_with_reasons(
                 point[rate] = value;
                 point
             });
-            let expected = landscape.outputs[loss].predict_many(&points);
+            let expected = landscape.surrogates.outputs[loss].predict_many(&points);
             expected[0].0 <= expected[1].0
         };
         let Some(next) = next_rate(&compared, best[rate], near, &candidates.levels(rate), is_lower) else {

@@ -9,12 +9,11 @@ use rayon::prelude::*;
 
 use super::aim::Aim;
 use super::ehvi::Ehvi;
-use super::marginal::{LogShare, Marginal};
-use super::maximise::key;
+use super::marginal::Marginal;
 use super::observations::Seen;
-use super::output::Output;
+use super::surrogates::Surrogates;
 use super::trainings::Trainings;
-use crate::encode::Point;
+use crate::encode::{Point, key};
 use crate::gp::{Gp, Slope};
 use crate::normal;
 
@@ -22,23 +21,10 @@ use crate::normal;
 const BLOCK: usize = 64;
 /// Variance of the failure process below which two outcomes at one setting would have to agree.
 const FAILURE_NOISE: f64 = 0.1;
-/// ln of the least probability of keeping every limit with which a setting counts.
-pub(super) const LIKELY: f64 = -0.693;
-
-/// A limit on a modelled value, minimised like the value.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Limit {
-    AtMost(f64),
-    AtLeast(f64),
-}
 
 /// Everything the acquisition is made of.
 pub(super) struct Landscape<'a> {
-    /// Surrogates of the modelled metrics, objectives first.
-    pub(super) outputs: Vec<Output>,
-    pub(super) objectives: usize,
-    /// Limits that a setting has to keep, each with the index of its output.
-    pub(super) limits: Vec<(usize, Limit)>,
+    pub(super) surrogates: Surrogates<'a>,
     /// Complete settings, and those under way as if they ended as they are expected to.
     pub(super) counted: Vec<Seen>,
     /// Improvement of the front's hypervolume; `None` while nothing feasible is known: then only the limits count.
@@ -47,17 +33,12 @@ pub(super) struct Landscape<'a> {
     pub(super) failure: Option<Gp>,
     /// Output that predicts what a trial costs, by its logarithm.
     pub(super) cost: Option<usize>,
-    /// Shifts of every output by the prior at a point, or `None` where the point is certain to fail.
-    pub(super) shifts: Option<&'a Shifts<'a>>,
     /// Improvement that is looked for.
     pub(super) aim: Aim,
     /// Trainings that the points stand for, each with all variants that share its loss; `None` where a point is one
     /// setting.
     pub(super) trainings: Option<Trainings<'a>>,
 }
-
-/// Shifts of every output by the prior at a point; `None` where the point is certain to fail.
-pub(super) type Shifts<'a> = dyn Fn(&Point) -> Option<Vec<f64>> + Sync + 'a;
 
 impl Landscape<'_> {
     /// ln a of every point, in parallel.
@@ -67,14 +48,14 @@ impl Landscape<'_> {
     }
 
     fn log_block(&self, points: &[Point]) -> Vec<f64> {
-        let predictions: Vec<Vec<(f64, f64)>> = self.outputs.iter().map(|output| output.predict_many(points)).collect();
+        let outputs = &self.surrogates.outputs;
+        let predictions: Vec<Vec<(f64, f64)>> = outputs.iter().map(|output| output.predict_many(points)).collect();
         let failure = self.failure.as_ref().map(|gp| gp.predict_many(points));
         let value = |(index, point): (usize, &Point)| {
-            let Some(shifts) = self.shifts_at(point) else {
+            let Some(shifts) = self.surrogates.shifts_at(point) else {
                 return f64::NEG_INFINITY;
             };
-            let marginals: Vec<Marginal> = self
-                .outputs
+            let marginals: Vec<Marginal> = outputs
                 .iter()
                 .enumerate()
                 .map(|(output, model)| model.marginal(predictions[output][index], shifts[output]))
@@ -82,26 +63,26 @@ impl Landscape<'_> {
             let safe = failure
                 .as_ref()
                 .map_or(0.0, |predictions| log_success(predictions[index]).0);
-            safe + self.log_kept(&marginals) + self.log_gain(point, &marginals) - self.log_cost(&marginals)
+            safe + self.surrogates.log_kept(&marginals) + self.log_gain(point, &marginals) - self.log_cost(&marginals)
         };
         points.iter().enumerate().map(value).collect()
     }
 
     /// ln a with its gradient by the continuous coordinates.
     pub(super) fn log_slope(&self, point: &Point) -> (f64, Vec<f64>) {
-        let Some(shifts) = self.shifts_at(point) else {
+        let Some(shifts) = self.surrogates.shifts_at(point) else {
             return (f64::NEG_INFINITY, vec![0.0; point.len()]);
         };
-        let slopes: Vec<Slope> = self.outputs.iter().map(|output| output.gp().slope(point)).collect();
-        let marginals: Vec<Marginal> = self
-            .outputs
+        let outputs = &self.surrogates.outputs;
+        let slopes: Vec<Slope> = outputs.iter().map(|output| output.gp().slope(point)).collect();
+        let marginals: Vec<Marginal> = outputs
             .iter()
             .zip(&slopes)
             .zip(&shifts)
             .map(|((output, slope), shift)| output.marginal((slope.mean, slope.variance), *shift))
             .collect();
         let (mut value, mut by_output) = self.log_gain_slope(point, &marginals);
-        for (output, limit) in &self.limits {
+        for (output, limit) in &self.surrogates.limits {
             let part = limit.log_kept(&marginals[*output]);
             value += part.value;
             by_output[*output].0 += part.by_mean;
@@ -112,7 +93,7 @@ impl Landscape<'_> {
             by_output[cost].0 -= 1.0;
         }
         let mut gradient = vec![0.0; point.len()];
-        for ((output, slope), (by_mean, by_deviation)) in self.outputs.iter().zip(&slopes).zip(by_output) {
+        for ((output, slope), (by_mean, by_deviation)) in outputs.iter().zip(&slopes).zip(by_output) {
             let (mean_scale, variance_scale) = output.scale(slope.variance);
             add(&mut gradient, &slope.mean_gradient, by_mean * mean_scale);
             add(&mut gradient, &slope.variance_gradient, by_deviation * variance_scale);
@@ -140,31 +121,13 @@ impl Landscape<'_> {
         }
     }
 
-    fn shifts_at(&self, point: &Point) -> Option<Vec<f64>> {
-        match self.shifts {
-            None => Some(vec![0.0; self.outputs.len()]),
-            Some(shifts) => shifts(point),
-        }
-    }
-
-    /// The predicted values at a point.
-    pub(super) fn marginals(&self, point: &Point) -> Option<Vec<Marginal>> {
-        let shifts = self.shifts_at(point)?;
-        let outputs = self.outputs.iter().zip(shifts);
-        Some(
-            outputs
-                .map(|(output, shift)| output.marginal(output.gp().predict(point), shift))
-                .collect(),
-        )
-    }
-
     fn log_gain(&self, point: &Point, marginals: &[Marginal]) -> f64 {
         if self.aim != Aim::Front || self.trainings.is_some() {
             return self.log_gain_slope(point, marginals).0;
         }
         self.ehvi
             .as_ref()
-            .map_or(0.0, |ehvi| ehvi.log_value(&marginals[..self.objectives]))
+            .map_or(0.0, |ehvi| ehvi.log_value(&marginals[..self.surrogates.objectives]))
     }
 
     fn log_gain_slope(&self, point: &Point, marginals: &[Marginal]) -> (f64, Vec<(f64, f64)>) {
@@ -173,9 +136,10 @@ impl Landscape<'_> {
         }
         let mut by_output = vec![(0.0, 0.0); marginals.len()];
         if let Some(trainings) = self.trainings.as_ref().filter(|_| self.ehvi.is_some()) {
+            let loss = &marginals[trainings.loss()];
             let gain = match &self.aim {
-                Aim::Knee(knee) => knee.log_gain(trainings.doublings(self, point), &marginals[trainings.loss()]),
-                _ => trainings.log_gain(self, point, marginals),
+                Aim::Knee(knee) => knee.log_gain(trainings.doublings(&self.surrogates, point), loss),
+                _ => trainings.log_gain(&self.surrogates, point, marginals),
             };
             by_output[trainings.loss()] = (gain.by_mean, gain.by_deviation);
             return (gain.value, by_output);
@@ -183,36 +147,14 @@ impl Landscape<'_> {
         let Some(ehvi) = &self.ehvi else {
             return (0.0, by_output);
         };
-        let (value, slopes) = ehvi.log_slope(&marginals[..self.objectives]);
-        by_output[..self.objectives].copy_from_slice(&slopes);
+        let (value, slopes) = ehvi.log_slope(&marginals[..self.surrogates.objectives]);
+        by_output[..self.surrogates.objectives].copy_from_slice(&slopes);
         (value, by_output)
-    }
-
-    /// ln of the probability that every limit is kept.
-    pub(super) fn log_kept(&self, marginals: &[Marginal]) -> f64 {
-        self.log_kept_of(marginals, |_| true)
-    }
-
-    /// ln P(the limits of the outputs of which `counts` says so are kept).
-    pub(super) fn log_kept_of(&self, marginals: &[Marginal], counts: impl Fn(usize) -> bool) -> f64 {
-        let limits = self.limits.iter().filter(|(output, _)| counts(*output));
-        limits
-            .map(|(output, limit)| limit.log_kept(&marginals[*output]).value)
-            .sum()
     }
 
     /// ln of the median cost.
     fn log_cost(&self, marginals: &[Marginal]) -> f64 {
         self.cost.map_or(0.0, |cost| marginals[cost].mean)
-    }
-}
-
-impl Limit {
-    fn log_kept(self, marginal: &Marginal) -> LogShare {
-        match self {
-            Self::AtMost(limit) => marginal.log_below(limit),
-            Self::AtLeast(limit) => marginal.log_above(limit),
-        }
     }
 }
 

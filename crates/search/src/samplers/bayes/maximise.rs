@@ -14,7 +14,7 @@ use super::climb::climb;
 use super::landscape::Landscape;
 use super::neighbourhood::Neighbourhood;
 use super::observations::Seen;
-use crate::encode::Point;
+use crate::encode::{Point, key};
 use crate::pareto;
 use crate::seeded::{Tried, uniform_point};
 use peft_tune_core::study::Params;
@@ -56,11 +56,6 @@ pub(super) struct Search<'a> {
     pub(super) good: Vec<Point>,
     /// Number of points the surrogates are conditioned on.
     pub(super) conditioned: usize,
-}
-
-/// The bits of a settled point, for hashing.
-pub(super) fn key(point: &[f64]) -> Vec<u64> {
-    point.iter().map(|coordinate| (coordinate + 0.0).to_bits()).collect()
 }
 
 impl Search<'_> {
@@ -154,7 +149,7 @@ impl Search<'_> {
                         true => trainings.fastest_alike(candidate, self.only.map(|(index, _)| index)),
                         false => candidate,
                     };
-                    trainings.fastest_variant(self.landscape, candidate)
+                    trainings.fastest_variant(&self.landscape.surrogates, candidate)
                 }
                 None => candidate,
             };

@@ -25,12 +25,12 @@ mod proposal;
 mod propose;
 mod sampler;
 mod score;
+mod surrogates;
 mod trainings;
 
 pub(crate) use make::{MOST_OBJECTIVES, OPTIONS, make};
 
-pub use dependence::{Dependence, EffectPoint};
-pub use effect::{Effect, Trend};
+pub use effect::{Dependence, Effect, EffectPoint, Trend};
 pub use insight::{Importance, Insight, Share, importance};
 pub use proposal::{Predicted, Proposal};
 pub use sampler::Bayes;

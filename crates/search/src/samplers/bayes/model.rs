@@ -5,10 +5,11 @@ use rayon::prelude::*;
 use super::aim::Aim;
 use super::candidates::Candidates;
 use super::ehvi::Ehvi;
-use super::landscape::{LIKELY, Landscape, Limit};
+use super::landscape::Landscape;
 use super::marginal::Marginal;
 use super::observations::{MetricData, Modelled, Observations, Seen};
 use super::output::{Output, representative};
+use super::surrogates::{LIKELY, Limit, Surrogates};
 use crate::encode::{Encoding, Point};
 use crate::gp;
 use crate::gp::{Effort, FitInput, Gp};
@@ -56,14 +57,16 @@ impl Model<'_> {
             outputs[index].take_bounds(&bounds, &observations.modelled[index], self.prior);
         }
         let mut landscape = Landscape {
-            outputs,
-            objectives: self.problem.objectives.len(),
-            limits: self.limits(memory),
+            surrogates: Surrogates {
+                outputs,
+                objectives: self.problem.objectives.len(),
+                limits: self.limits(memory),
+                shifts: None,
+            },
             counted: observations.seen.clone(),
             ehvi: None,
             failure: self.failure_process(memory.is_none()),
             cost: observations.modelled.iter().position(|one| one.is_cost),
-            shifts: None,
             aim: Aim::Front,
             trainings: None,
         };
@@ -100,16 +103,16 @@ impl Model<'_> {
                 let shift = prior.and_then(|prior| modelled.prior_shift(prior, params));
                 output.marginal_at(point, shift.unwrap_or(0.0))
             };
-            let outputs = landscape.outputs.iter().zip(&self.observations.modelled);
+            let outputs = landscape.surrogates.outputs.iter().zip(&self.observations.modelled);
             let marginals: Vec<Marginal> = outputs.map(expected).collect();
-            let objectives = marginals[..landscape.objectives].iter();
+            let objectives = marginals[..landscape.surrogates.objectives].iter();
             let end = Seen {
                 point: point.clone(),
                 values: objectives.map(Marginal::median).collect(),
-                feasible: landscape.log_kept(&marginals) >= LIKELY,
+                feasible: landscape.surrogates.log_kept(&marginals) >= LIKELY,
             };
             landscape.counted.push(end);
-            for output in &mut landscape.outputs {
+            for output in &mut landscape.surrogates.outputs {
                 output.take_expected(point);
             }
         }

@@ -41,7 +41,7 @@ pub(super) fn described(
     params: Params,
     log_acquisition: f64,
 ) -> Proposal {
-    let marginals = landscape.marginals(point).unwrap_or_default();
+    let marginals = landscape.surrogates.marginals(point).unwrap_or_default();
     let predicted = problem.objectives.iter().zip(&marginals).map(|(objective, marginal)| {
         let at = |z: f64| {
             let value = marginal.shape.outer(marginal.mean + z * marginal.deviation);
@@ -58,11 +58,11 @@ pub(super) fn described(
     let gain = landscape
         .ehvi
         .as_ref()
-        .filter(|_| marginals.len() >= landscape.objectives);
+        .filter(|_| marginals.len() >= landscape.surrogates.objectives);
     Proposal {
         params,
         log_acquisition: Some(log_acquisition),
-        expected_improvement: gain.map(|ehvi| ehvi.log_value(&marginals[..landscape.objectives]).exp()),
+        expected_improvement: gain.map(|ehvi| ehvi.log_value(&marginals[..landscape.surrogates.objectives]).exp()),
         predicted: predicted.collect(),
         tests_predictions: false,
     }

@@ -47,10 +47,10 @@ impl Bayes {
             return without_model();
         };
         let candidates = Candidates::new(&problem.space, &encoding);
-        let shifted: Vec<bool> = landscape.outputs.iter().map(Output::is_shifted).collect();
+        let shifted: Vec<bool> = landscape.surrogates.outputs.iter().map(Output::is_shifted).collect();
         let shifts = |point: &Point| model.shifts(&shifted, &candidates, point);
         if let Some(prior) = self.prior.as_deref() {
-            landscape.shifts = Some(&shifts);
+            landscape.surrogates.shifts = Some(&shifts);
             landscape.trainings = Trainings::new(problem, &observations, &candidates, prior, &landscape.counted);
         }
         let points = history
@@ -60,7 +60,14 @@ impl Bayes {
         let tried = landscape.tried(&points);
         if let Some(trainings) = &landscape.trainings {
             // Trainings are counted: what measures a cost alone takes no turn.
-            landscape.aim = Aim::of_turn(problem, &observations, trainings, &landscape, tried.len());
+            landscape.aim = Aim::of_turn(
+                problem,
+                &observations,
+                trainings,
+                &landscape.surrogates,
+                &landscape.counted,
+                tried.len(),
+            );
         }
         let mut search = Search {
             candidates: &candidates,

@@ -21,13 +21,12 @@ use std::sync::{Arc, Mutex};
 
 use super::candidates::Candidates;
 use super::ehvi::{difference, log_sum};
-use super::landscape::{LIKELY, Landscape};
 use super::marginal::{LogShare, Marginal, NOTHING};
-use super::maximise::key;
 use super::observations::{Observations, Seen};
-use crate::cheaper_precision::LOSS_BY_CHANCE;
-use crate::encode::Point;
+use super::surrogates::{LIKELY, Surrogates};
+use crate::encode::{Point, key};
 use crate::hypervolume::hypervolume;
+use crate::loss_margins::LOSS_BY_CHANCE;
 use crate::{Prior, Problem};
 use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT, counted_as};
 
@@ -122,7 +121,7 @@ impl<'a> Trainings<'a> {
             prior,
             loss,
             speed,
-            alike: alike(observations, candidates, (prior, speed), loss),
+            alike: alike(observations, candidates, prior, speed, loss),
             memory: counted_as(PEAK_MEMORY, &problem.objectives),
             costly: (0..candidates.dimensions())
                 .filter(|index| !free.contains(index) && changes_cost(index))
@@ -176,8 +175,8 @@ impl<'a> Trainings<'a> {
     }
 
     /// The fastest variant of a candidate that fits; the candidate itself where none does.
-    pub(super) fn fastest_variant(&self, landscape: &Landscape<'_>, mut candidate: Point) -> Point {
-        if let Some(variants) = self.variants(landscape, &candidate) {
+    pub(super) fn fastest_variant(&self, surrogates: &Surrogates<'_>, mut candidate: Point) -> Point {
+        if let Some(variants) = self.variants(surrogates, &candidate) {
             for (index, coordinate) in self.free.iter().zip(&variants.fastest) {
                 candidate[*index] = *coordinate;
             }
@@ -187,8 +186,8 @@ impl<'a> Trainings<'a> {
 
     /// ln of what training at a point is expected to add to the hypervolume, with its derivatives by mean and deviation of
     /// the loss.
-    pub(super) fn log_gain(&self, landscape: &Landscape<'_>, point: &Point, marginals: &[Marginal]) -> LogShare {
-        let Some(variants) = self.variants(landscape, point) else {
+    pub(super) fn log_gain(&self, surrogates: &Surrogates<'_>, point: &Point, marginals: &[Marginal]) -> LogShare {
+        let Some(variants) = self.variants(surrogates, point) else {
             return NOTHING;
         };
         let loss = &marginals[self.loss];
@@ -207,12 +206,12 @@ impl<'a> Trainings<'a> {
 
     /// Doublings of the costs of a training over their units, halvings where they are maximised, summed up: of the
     /// variant that has the fewest. Infinite where none fits.
-    pub(super) fn doublings(&self, landscape: &Landscape<'_>, point: &[f64]) -> f64 {
-        self.variants(landscape, point)
+    pub(super) fn doublings(&self, surrogates: &Surrogates<'_>, point: &[f64]) -> f64 {
+        self.variants(surrogates, point)
             .map_or(f64::INFINITY, |variants| variants.doublings)
     }
 
-    fn variants(&self, landscape: &Landscape<'_>, candidate: &[f64]) -> Option<Arc<Variants>> {
+    fn variants(&self, surrogates: &Surrogates<'_>, candidate: &[f64]) -> Option<Arc<Variants>> {
         let point = self.candidates.settled(candidate);
         let key: Vec<u64> = self
             .costly
@@ -222,14 +221,14 @@ impl<'a> Trainings<'a> {
         if let Some(known) = self.known.lock().ok().and_then(|known| known.get(&key).cloned()) {
             return known;
         }
-        let found = self.variants_that_fit(landscape, candidate).map(Arc::new);
+        let found = self.variants_that_fit(surrogates, candidate).map(Arc::new);
         if let Ok(mut known) = self.known.lock() {
             known.insert(key, found.clone());
         }
         found
     }
 
-    fn variants_that_fit(&self, landscape: &Landscape<'_>, candidate: &[f64]) -> Option<Variants> {
+    fn variants_that_fit(&self, surrogates: &Surrogates<'_>, candidate: &[f64]) -> Option<Variants> {
         let mut variants = vec![candidate.to_vec()];
         for index in &self.free {
             let levels = self.candidates.levels(*index);
@@ -247,15 +246,15 @@ impl<'a> Trainings<'a> {
         let mut best: Option<((bool, f64), Point)> = None;
         for variant in variants {
             let point = self.candidates.settled(&variant);
-            let Some(marginals) = landscape.marginals(&point) else {
+            let Some(marginals) = surrogates.marginals(&point) else {
                 continue;
             };
             let params = self.candidates.params(&variant);
             let expected = |metric: &str| self.prior.expected(&params, metric).unwrap_or(0.0);
             // A limit on the loss is kept or not by all variants, which are known by their costs alone.
-            let fits = landscape.log_kept_of(&marginals, |output| output != self.loss) >= LIKELY;
+            let fits = surrogates.log_kept_of(&marginals, |output| output != self.loss) >= LIKELY;
             if fits {
-                let others = marginals[..landscape.objectives].iter().enumerate();
+                let others = marginals[..surrogates.objectives].iter().enumerate();
                 let others = others.filter(|(index, _)| *index != self.loss);
                 costs.push(others.map(|(_, marginal)| marginal.median()).collect());
             }
@@ -292,7 +291,8 @@ impl<'a> Trainings<'a> {
 fn alike(
     observations: &Observations<'_>,
     candidates: &Candidates<'_>,
-    (prior, speed): (&dyn Prior, &str),
+    prior: &dyn Prior,
+    speed: &str,
     loss: usize,
 ) -> Vec<(usize, Vec<(f64, f64)>)> {
     let feasible = observations.seen.iter().filter(|seen| seen.feasible);

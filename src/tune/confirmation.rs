@@ -1,14 +1,55 @@
-//! State of a search's confirmation.
+//! State of a search's confirmation: runs that were made, and those that there was no time for.
 
-use super::expected::RunsMade;
-use super::lack_of_time::LackOfTime;
+use std::collections::BTreeMap;
+
+use crate::space::Study;
+use peft_tune_core::objective::{LONGER_TOKENS, LOSS, REPEAT_WALL_S, THROUGHPUT};
+use peft_tune_core::study::{Metrics, TrialNumber};
 
 /// Settings that a search may train beyond its budget of trials, for longer trainings.
 const MOST_TRIED: u64 = 5;
 
+/// Runs of each kind that were made.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct RunsMade {
+    /// Tokens of each longer training.
+    pub(super) longer: Vec<u64>,
+    pub(super) seeds: u64,
+    pub(super) costs: u64,
+    /// Seconds of the repeats of costs.
+    pub(super) costs_s: f64,
+}
+
+impl RunsMade {
+    /// Counts the runs of all trials. A command runs as a whole: each repeat of it tells its costs, whatever it calls
+    /// them.
+    pub(super) fn of(study: &Study, runs: &BTreeMap<TrialNumber, Vec<Metrics>>) -> Self {
+        let trains_recipes = study.backend.trains_recipes();
+        let mut made = Self::default();
+        for run in runs.values().flatten() {
+            made.longer.extend(run.value(LONGER_TOKENS).map(|tokens| tokens as u64));
+            made.seeds += u64::from(trains_recipes && is_training(run));
+            if !trains_recipes || is_cost(run) {
+                made.costs += 1;
+                made.costs_s += run.value(REPEAT_WALL_S).unwrap_or(0.0);
+            }
+        }
+        made
+    }
+}
+
+/// Longer trainings of the finalists that are missing or shorter than planned, as there was no time for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LackOfTime {
+    /// Tokens of the longest training that was made; `None` where there was no time for any.
+    pub longest: Option<u64>,
+    /// Tokens that the longest trainings would have had, were there time enough.
+    pub planned: u64,
+}
+
 /// Runs that confirmed a search's recommendation so far, and what is still to come.
 #[derive(Debug)]
-pub(in crate::tune) struct Confirmation {
+pub(super) struct Confirmation {
     /// Rows and tokens of one pass through the data, where they are known.
     pass: Option<(u64, u64)>,
     /// Whether no further trial comes: the recommendation is being confirmed.
@@ -25,7 +66,7 @@ pub(in crate::tune) struct Confirmation {
 impl Confirmation {
     /// A confirmation that is still to come, of which earlier searches made `runs_made`; `pass` are rows and tokens of
     /// one pass through the data, where they are known.
-    pub(in crate::tune) fn new(pass: Option<(u64, u64)>, runs_made: RunsMade) -> Self {
+    pub(super) fn new(pass: Option<(u64, u64)>, runs_made: RunsMade) -> Self {
         Self {
             pass,
             trials_are_over: false,
@@ -37,22 +78,22 @@ impl Confirmation {
     }
 
     /// Rows and tokens of one pass through the data, where they are known.
-    pub(in crate::tune) fn pass(&self) -> Option<(u64, u64)> {
+    pub(super) fn pass(&self) -> Option<(u64, u64)> {
         self.pass
     }
 
     /// Whether no further trial comes.
-    pub(in crate::tune) fn trials_are_over(&self) -> bool {
+    pub(super) fn trials_are_over(&self) -> bool {
         self.trials_are_over
     }
 
     /// Notes that trials are over, or go on.
-    pub(in crate::tune) fn end_trials(&mut self, are_over: bool) {
+    pub(super) fn end_trials(&mut self, are_over: bool) {
         self.trials_are_over = are_over;
     }
 
     /// Whether this search has confirmed a recommendation, as far as there was time.
-    pub(in crate::tune) fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         self.is_done
     }
 
@@ -63,7 +104,7 @@ impl Confirmation {
     }
 
     /// The longer trainings of the finalists that there was no time for; `None` where nothing is missing.
-    pub(in crate::tune) fn lack_of_time(&self) -> Option<LackOfTime> {
+    pub(super) fn lack_of_time(&self) -> Option<LackOfTime> {
         self.lack_of_time
     }
 
@@ -78,14 +119,24 @@ impl Confirmation {
     }
 
     /// Whether another setting may be trained beyond the budget, to be trained longer.
-    pub(in crate::tune) fn may_try_another(&self) -> bool {
+    pub(super) fn may_try_another(&self) -> bool {
         self.tried_for_longer < MOST_TRIED
     }
 
     /// Counts a setting that is trained beyond the budget, to be trained longer.
-    pub(in crate::tune) fn try_another(&mut self) {
+    pub(super) fn try_another(&mut self) {
         self.tried_for_longer += 1;
     }
+}
+
+/// Whether a repeat by the engine was a profile phase.
+pub(super) fn is_cost(run: &Metrics) -> bool {
+    run.value(THROUGHPUT).is_some()
+}
+
+/// Whether a repeat by the engine was a training with another seed.
+pub(super) fn is_training(run: &Metrics) -> bool {
+    run.value(LOSS).is_some() && run.value(THROUGHPUT).is_none()
 }
 
 #[cfg(test)]

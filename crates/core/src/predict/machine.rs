@@ -1,0 +1,46 @@
+//! The machine that a prediction is for.
+
+use super::ceilings::Ceilings;
+use super::correction::Correction;
+use super::data_sheet::DataSheet;
+use super::host::Host;
+use crate::plan::Memory;
+
+/// The machine that a prediction is for.
+#[derive(Clone, Debug)]
+pub enum Machine {
+    /// Machine whose ceilings were measured.
+    Measured(Box<Ceilings>),
+    /// Machine that is known from its data sheet only.
+    DataSheet(&'static DataSheet),
+    /// Machine whose memory alone is asked about.
+    Unmeasured(Host),
+}
+
+impl Machine {
+    /// Host, as far as memory depends on it.
+    pub fn host(&self) -> Host {
+        match self {
+            Self::Measured(ceilings) => ceilings.host,
+            Self::DataSheet(sheet) => Host::gpu(sheet.memory_bytes),
+            Self::Unmeasured(host) => *host,
+        }
+    }
+
+    /// Correction that is believed before any trial.
+    pub fn correction(&self) -> Correction {
+        match self.host().memory() {
+            // The ops of a GPU take scratch of their own, and data sheets say little of what is reached.
+            Memory::Device => Correction::new(0.4, 0.1),
+            Memory::Host => Correction::new(0.12, 0.01),
+        }
+    }
+
+    /// Share by which predicted memory may miss the truth: beyond it a setting is certain not to fit.
+    pub fn memory_margin(&self) -> f64 {
+        match self.host().memory() {
+            Memory::Device => 0.25,
+            Memory::Host => 0.05,
+        }
+    }
+}

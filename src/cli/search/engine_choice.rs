@@ -1,0 +1,249 @@
+//! `backend: auto`: the engine of a search that leaves it open.
+//!
+//! The built-in engine is taken where it has the model's family and trials run on the CPU, TRL where the engine cannot train
+//! the study or trials run on a GPU, and a Python with TRL is there. A study that was begun keeps its engine.
+
+use std::path::PathBuf;
+
+use super::args::Args;
+use super::trl;
+use crate::cli::CliError;
+use crate::cli::data::known_offline::model_folder;
+use crate::cli::data::model_family::ModelFamily;
+use crate::cli::options::database::block_on;
+use crate::cli::processes::engine::Engine;
+use crate::cli::processes::interpreter::Stack;
+use crate::cli::terminal::output::tell;
+use crate::report::printable;
+use crate::space::{Backend, BackendKind, Study, StudyFile};
+use crate::store::Store;
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_kernels::device::first_gpu;
+
+/// An engine that can train the study.
+struct Candidate {
+    study: Study,
+    /// What makes it one, in few words.
+    because: String,
+}
+
+/// The two engines, each with the reason where it cannot train the study.
+struct Candidates {
+    native: Result<Candidate, String>,
+    trl: Result<(Candidate, Stack), String>,
+    /// Whether trials would run on a GPU.
+    on_gpu: bool,
+}
+
+/// Chooses the engine of a search, says which one it is and why, and returns the study with it.
+///
+/// # Errors
+/// A mistake in the file; bad input that says of both engines why they cannot train the study.
+pub(super) fn chosen(args: &mut Args) -> Result<Study, CliError> {
+    let found = candidates(args)?;
+    let preferred = preferred(found.native.as_ref().err(), found.trl.as_ref().err(), found.on_gpu);
+    let began = began_in(args, &found)?;
+    let (engine, line) = match (began, preferred) {
+        (None, Err(message)) => return Err(CliError::bad(message)),
+        (None, Ok(engine)) => (engine, format!("auto takes {}: {}", engine.text(), found.why(engine))),
+        (Some(began), Ok(engine)) if began != engine => {
+            let (text, other) = (began.text(), engine.text());
+            let line = format!(
+                "the study goes on in {text}, as it began; auto would take {other} now: {}",
+                found.why(engine)
+            );
+            (began, line)
+        }
+        (Some(began), _) => (began, format!("the study goes on in {}, as it began", began.text())),
+    };
+    let study = found.taken(engine, args)?;
+    if !args.json {
+        tell(printable(&line));
+    }
+    Ok(study)
+}
+
+/// The engine to take, from the reasons why each cannot be.
+fn preferred(native: Option<&String>, trl: Option<&String>, on_gpu: bool) -> Result<Engine, String> {
+    match (native, trl) {
+        (Some(native), Some(trl)) => Err(format!(
+            "`backend: auto`: no engine can train this study: not the built-in one ({native}), and not TRL ({trl})"
+        )),
+        (Some(_), None) => Ok(Engine::Trl),
+        (None, Some(_)) => Ok(Engine::Native),
+        (None, None) => Ok(Engine::preferred(on_gpu)),
+    }
+}
+
+/// Looks at both engines.
+fn candidates(args: &mut Args) -> Result<Candidates, CliError> {
+    let native = StudyFile::read_for(&args.file, Some(Backend::Native));
+    let trl = args.study_in_trl();
+    let (native, trl) = match (native, trl) {
+        // A mistake in the file, whoever reads it.
+        (Err(mistake), Err(_)) => return Err(mistake.into()),
+        (native, trl) => (
+            native.map_err(|error| error.to_string()),
+            trl.map_err(|error| error.to_string()),
+        ),
+    };
+    let trl = trl.and_then(|study| in_trl(study, args).map_err(|error| reason(&error)));
+    let native = match native {
+        Ok(study) => by_own_engine(study, args)?,
+        Err(reason) => Err(reason),
+    };
+    let torch_gpus = trl.as_ref().is_ok_and(|(_, stack)| !stack.devices.is_empty());
+    let on_gpu = match args.workers.devices.as_slice() {
+        [] => torch_gpus || first_gpu().is_some(),
+        named => named.iter().any(|device| device != "cpu"),
+    };
+    Ok(Candidates { native, trl, on_gpu })
+}
+
+/// The study in TRL, with the Python that was asked what it has.
+fn in_trl(study: Study, args: &mut Args) -> Result<(Candidate, Stack), CliError> {
+    let Backend::Trl(backend) = &study.backend else {
+        return Err(CliError::bad("the trials of this study do not run in TRL"));
+    };
+    let begun = trl::begin(&study, backend, &mut args.workers).and_then(|()| args.workers.check_devices(&study));
+    // The other engine has no use for it.
+    let stack = args.workers.stack.take();
+    begun?;
+    let stack = stack.ok_or_else(|| CliError::bad("no Python was asked what it has"))?;
+    let because = format!("{} has TRL", stack.interpreter.display());
+    Ok((Candidate { study, because }, stack))
+}
+
+/// The study in the built-in engine, or why that cannot train it.
+///
+/// # Errors
+/// Bad input: a model that is not there, or whose `config.json` cannot be read.
+fn by_own_engine(study: Study, args: &Args) -> Result<Result<Candidate, String>, CliError> {
+    if let Some(trainer) = study.base.as_ref().map(|base| base.trainer)
+        && !trainer.is_sft()
+    {
+        return Ok(Err(format!("it has no `trainer: {trainer}`")));
+    }
+    let model = study.base.as_ref().map(|base| base.model.as_str());
+    let config = model
+        .map(|model| config_of(model, !args.dry_run))
+        .transpose()?
+        .flatten();
+    let because = match config.map(|config| ModelFamily::read(&config)).transpose()? {
+        Some(ModelFamily::Other(other)) => return Ok(Err(other.lack)),
+        Some(ModelFamily::Known(known)) => format!("it has the family `{}`", known.family.name()),
+        None => "the model is not here yet, and its family is taken for a known one".to_owned(),
+    };
+    let checked = args.workers.check_devices(&study);
+    Ok(checked
+        .map(|()| Candidate { study, because })
+        .map_err(|error| reason(&error)))
+}
+
+/// The `config.json` of a model; `None` of one that is not on this machine where nothing is to be downloaded.
+fn config_of(model: &str, may_download: bool) -> Result<Option<PathBuf>, CliError> {
+    match model_folder(model) {
+        Some(folder) => Ok(Some(folder.join("config.json"))),
+        None if may_download => ModelFiles::resolve_config(model).map(Some).map_err(CliError::bad_input),
+        None => Ok(None),
+    }
+}
+
+/// The message of an error on one line: without the lines of the file that it is about.
+fn reason(error: &CliError) -> String {
+    match error {
+        CliError::BadFile(error) => error.to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// The engine that the study of this name began in, where the database has one whose trials are trainings.
+fn began_in(args: &Args, found: &Candidates) -> Result<Option<Engine>, CliError> {
+    let path = args.database.path();
+    if !path.exists() {
+        return Ok(None);
+    }
+    let studies = block_on(async {
+        let store = Store::open_read_only(&path).await?;
+        let studies = store.studies().all().await?;
+        store.close().await?;
+        Ok(studies)
+    })?;
+    let name = args.name.as_deref().or_else(|| found.name());
+    let known = studies.iter().find(|known| Some(known.name.as_str()) == name);
+    Ok(known.and_then(|known| match known.backend {
+        BackendKind::Native => Some(Engine::Native),
+        BackendKind::Trl => Some(Engine::Trl),
+        BackendKind::Command => None,
+    }))
+}
+
+impl Candidates {
+    /// The study's name, as its file says it.
+    fn name(&self) -> Option<&str> {
+        let native = self.native.as_ref().ok().map(|found| &found.study);
+        let study = native.or_else(|| self.trl.as_ref().ok().map(|(found, _)| &found.study));
+        study.map(|study| study.name.as_str())
+    }
+
+    /// Why an engine is the one to take.
+    fn why(&self, engine: Engine) -> String {
+        match (engine, &self.native, &self.trl) {
+            (Engine::Native, Ok(native), Err(lack)) if self.on_gpu => format!(
+                "{}, and TRL, which it takes on a GPU, cannot be taken ({lack})",
+                native.because
+            ),
+            (Engine::Native, Ok(native), _) => format!("{}, and trials run on the CPU", native.because),
+            (Engine::Trl, Err(lack), Ok((trl, _))) => {
+                format!(
+                    "the built-in engine cannot train this study ({lack}), and {}",
+                    trl.because
+                )
+            }
+            (Engine::Trl, Ok(_), Ok((trl, _))) => format!(
+                "trials run on a GPU, where the kernels of the built-in engine were not checked against PyTorch, and {}",
+                trl.because
+            ),
+            (Engine::Native, Err(lack), _) | (Engine::Trl, _, Err(lack)) => lack.clone(),
+        }
+    }
+
+    /// The study with an engine, whose Python the workers are told.
+    ///
+    /// # Errors
+    /// Bad input: the study began in this engine, which cannot train it now.
+    fn taken(self, engine: Engine, args: &mut Args) -> Result<Study, CliError> {
+        let lack = match (engine, self.native, self.trl) {
+            (Engine::Native, Ok(native), _) => return Ok(native.study),
+            (Engine::Trl, _, Ok((trl, stack))) => {
+                args.workers.stack = Some(stack);
+                return Ok(trl.study);
+            }
+            (Engine::Native, Err(lack), _) | (Engine::Trl, _, Err(lack)) => lack,
+        };
+        Err(CliError::bad(format!(
+            "the study began in {} and goes on in nothing else, and now that cannot train it: {lack}; begin a study of its own with \
+             `--as NEW_NAME`",
+            engine.text()
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_engine_is_taken_where_the_other_cannot_be_and_trl_on_a_gpu() {
+        let (no_family, no_python) = ("it lacks the family `x`".to_owned(), "there is no Python".to_owned());
+        assert_eq!(preferred(None, None, false), Ok(Engine::Native));
+        assert_eq!(preferred(None, None, true), Ok(Engine::Trl));
+        assert_eq!(preferred(None, Some(&no_python), true), Ok(Engine::Native));
+        assert_eq!(preferred(Some(&no_family), None, false), Ok(Engine::Trl));
+        let neither = preferred(Some(&no_family), Some(&no_python), false).unwrap_err();
+        assert!(
+            neither.contains(&no_family) && neither.contains(&no_python),
+            "{neither}"
+        );
+    }
+}
