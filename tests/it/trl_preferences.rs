@@ -10,7 +10,7 @@ use crate::trl_backend::{has_python, with_stand_ins};
 
 /// Settings of all studies here, behind their trainer.
 const FIXED: &str = "rank: 4, micro_batch: 2, global_batch: 4, precision: fp32";
-const TRIAL: &str = "trial: {sequence_length: 64, profile_steps: 1, training_steps: 4, evaluation: {rows: 4}}\n\
+const TRIAL: &str = "trial: {sequence_length: 64, profile_steps: 1, training_steps: 4, evaluation: {rows: 12}}\n\
                      sampler: random\npruner: none\nconfirm: none\nbudget: {trials: 4}\n";
 
 /// A study on rows of its own.
@@ -46,7 +46,7 @@ fn labelled() -> Vec<Value> {
         let ([good, bad], label) = (answers(number), number % 2 == 0);
         json!({"prompt": "say it", "completion": if label { good } else { bad }, "label": label})
     };
-    (0..60).map(row).collect()
+    (0..120).map(row).collect()
 }
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {
@@ -74,22 +74,37 @@ fn refused(folder: &Path, arguments: &[&str]) -> String {
 
 const SEARCH: [&str; 6] = ["search", "space.yaml", "--backend", "trl", "--python", "python3"];
 
-/// Values of a metric in all complete trials.
-fn values(folder: &Path, metric: &str) -> Vec<f64> {
-    let sql = format!(
-        "select metric.value as value from trial_metric as metric join trial on trial.number = metric.trial \
-         where metric.name = '{metric}' and trial.state = 'complete'"
-    );
-    let text = succeeds(folder, &["query", &sql, "--format", "json"]);
+/// The column `value` of what the database answers.
+fn numbers(folder: &Path, sql: &str) -> Vec<f64> {
+    let text = succeeds(folder, &["query", sql, "--format", "json"]);
     let rows: Vec<Value> = serde_json::from_str(&text).unwrap();
     rows.iter().map(|row| row["value"].as_f64().unwrap()).collect()
 }
 
-/// Searches, and returns losses before and after a training, accuracies of rewards and their margins.
-fn searched(folder: &Path) -> [Vec<f64>; 4] {
-    succeeds(folder, &SEARCH);
-    let found = ["loss_before", "loss", "reward_accuracy", "reward_margin"].map(|metric| values(folder, metric));
-    assert!(found.iter().all(|values| values.len() >= 4), "{found:?}");
+/// Searches, checks that each training lowered the held-out loss, and returns accuracies of rewards and their margins.
+fn searched(folder: &Path) -> [Vec<f64>; 2] {
+    let output = run(folder, &SEARCH);
+    let said = errors_of(&output);
+    assert!(
+        output.status.success() && said.contains("costs of trials are not predicted"),
+        "{said}"
+    );
+    let changes = numbers(
+        folder,
+        "select after.value - before.value as value from trial_metric as before \
+         join trial_metric as after on after.study = before.study and after.trial = before.trial \
+         where before.name = 'loss_before' and after.name = 'loss'",
+    );
+    // Trials whose settings change costs alone take over what another one learned.
+    assert!(
+        changes.len() >= 2 && changes.iter().all(|change| *change < 0.0),
+        "{changes:?}"
+    );
+    let found = ["reward_accuracy", "reward_margin"].map(|metric| {
+        let sql = format!("select value from trial_metric where name = '{metric}'");
+        numbers(folder, &sql)
+    });
+    assert!(found.iter().all(|values| values.len() >= changes.len()), "{found:?}");
     found
 }
 
@@ -106,19 +121,29 @@ fn pairs_are_searched_over_beta_and_the_reference_by_the_accuracy_of_rewards() {
     }
     let space = "trainer: dpo, beta: [0.1, 0.5], reference: [each_step, precomputed], learning_rate: [1e-3, 1e-2]";
     let folder = bench(&study(space), &pairs());
-    let [before, after, accuracy, margin] = searched(folder.path());
-    assert!(
-        before.iter().zip(&after).all(|(before, after)| after < before),
-        "{before:?} {after:?}"
-    );
+    let [accuracy, margin] = searched(folder.path());
     assert!(accuracy.iter().all(|share| *share == 1.0), "{accuracy:?}");
     assert!(margin.iter().all(|margin| *margin > 0.0), "{margin:?}");
-    // A loss at one beta says nothing beside one at another.
-    let shown = succeeds(folder.path(), &["pareto", "--format", "json"]);
+    let open = [
+        &["search", "space.yaml", "--backend", "auto", "--python", "python3"][..],
+        &["--as", "open", "--dry-run"],
+    ]
+    .concat();
+    let said = errors_of(&run(folder.path(), &open));
     assert!(
-        shown.contains("reward_accuracy") && !shown.contains("\"metric\": \"loss\""),
-        "{shown}"
+        said.contains("auto takes TRL: ") && said.contains("it has no `trainer: dpo`"),
+        "{said}"
     );
+    // A loss at one beta says nothing beside one at another.
+    let shown = succeeds(folder.path(), &["pareto", "--json"]);
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let traded: Vec<&str> = shown["objectives"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|one| one["metric"].as_str())
+        .collect();
+    assert_eq!(traded, ["throughput", "peak_memory", "reward_accuracy"]);
     let file = exported(folder.path(), "trl_dpo.yaml");
     for said in [
         "trl dpo --config trl_dpo.yaml",
@@ -141,8 +166,11 @@ fn answers_that_are_good_or_bad_are_searched_with_kto() {
     if !has_python() {
         return;
     }
-    let folder = bench(&study("trainer: kto, learning_rate: [1e-3, 1e-2]"), &labelled());
-    let [_, _, accuracy, margin] = searched(folder.path());
+    let folder = bench(
+        &study("trainer: kto, learning_rate: [1e-3, 2e-3, 5e-3, 1e-2]"),
+        &labelled(),
+    );
+    let [accuracy, margin] = searched(folder.path());
     assert!(accuracy.iter().all(|share| *share == 1.0), "{accuracy:?}");
     assert!(margin.iter().all(|margin| *margin > 0.0), "{margin:?}");
     let file = exported(folder.path(), "trl_kto.yaml");
@@ -167,12 +195,8 @@ fn pairs_are_searched_without_a_reference_and_exported_with_a_script() {
         json!({"chosen": text("chosen"), "rejected": text("rejected")})
     });
     let whole: Vec<Value> = whole.collect();
-    let folder = bench(&study("trainer: orpo, learning_rate: [1e-3, 1e-2]"), &whole);
-    let [before, after, ..] = searched(folder.path());
-    assert!(
-        before.iter().zip(&after).all(|(before, after)| after < before),
-        "{before:?} {after:?}"
-    );
+    let folder = bench(&study("trainer: orpo, learning_rate: [1e-3, 2e-3, 5e-3, 1e-2]"), &whole);
+    searched(folder.path());
     let file = exported(folder.path(), "trl_orpo.yaml");
     assert!(file.contains("python trl_orpo.py --config trl_orpo.yaml"), "{file}");
     assert!(!file.contains("precompute_ref_log_probs"), "{file}");

@@ -82,7 +82,6 @@ fn study_of(document: Document, options: ReadOptions, asked: Option<Backend>) ->
     let entries = context.objectives_of(&file, trainer, &parameters);
     if trains {
         context.check_metrics_of(trainer, &parameters, (&entries, &file))?;
-        context.check_target_of(trainer, target)?;
     }
     let mut objectives = context.objectives(&entries, metrics)?;
     let mut constraints = context.constraints(&file.constraints, metrics)?;

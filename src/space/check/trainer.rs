@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use super::Context;
 use super::parameter::Parameters;
+use crate::space::SpaceError;
 use crate::space::file::{ObjectiveEntry, StudyFile};
 use crate::space::yaml::Span;
-use crate::space::{SpaceError, Target};
 use peft_tune_core::objective::{LOSS, PEAK_MEMORY, REWARD_ACCURACY, REWARD_MARGIN, THROUGHPUT, TOKEN_ACCURACY};
 use peft_tune_core::recipe::{Recipe, TrainerKind};
 use peft_tune_core::study::{ParamValue, Params};
@@ -52,20 +52,6 @@ impl Context<'_> {
                     ),
                 })
             }
-        }
-    }
-
-    /// Refuses another stack for a trainer whose costs nothing predicts.
-    pub(super) fn check_target_of(&self, trainer: TrainerKind, target: Option<Target>) -> Result<(), SpaceError> {
-        match target.filter(|_| !trainer.is_sft()) {
-            None => Ok(()),
-            Some(target) => Err(SpaceError::Rejected {
-                at: self.document.key(&["target_stack"]),
-                message: format!(
-                    "nothing predicts what `trainer: {trainer}` costs in {}; remove this key",
-                    target.stack.title()
-                ),
-            }),
         }
     }
 
