@@ -10,3 +10,5 @@ mod meaning;
 mod mistakes;
 /// Recipe files: written, read back, refused.
 mod recipe_file;
+/// Trainers of preferences: their rows, metrics and keys.
+mod trainer;
