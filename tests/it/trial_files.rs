@@ -1,7 +1,7 @@
 //! Files that a trial in another stack trains from, asked for as its worker does: the file is what `export` writes, and
 //! the rows are the engine's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -11,7 +11,8 @@ use arrow_array::types::{Int8Type, Int32Type, Int64Type};
 use arrow_ipc::reader::StreamReader;
 use peft_tune::space::{ReadOptions, RecipeFile};
 use peft_tune_core::recipe::{
-    DataSettings, HeldOut, OptimizerOffload, Precision, Recipe, TargetModules, TargetPreset, TrainingLength,
+    DataFormat, DataSettings, HeldOut, OptimizerOffload, Precision, Recipe, TargetModules, TargetPreset, TrainerKind,
+    TrainingLength,
 };
 use peft_tune_engine::data::{BatchSource, PreparedData, evaluation_batches};
 use peft_tune_engine::hub::TokenizerFiles;
@@ -271,6 +272,69 @@ fn trials_on_the_same_tokens_share_their_rows() {
     let other = answer(cache.path(), &recipe, &plan(0));
     assert_ne!(first["train"], other["train"]);
     assert!(rows(&path(&other, "train")).iter().all(|(ids, _)| ids.len() <= 48));
+}
+
+#[test]
+fn preferences_are_texts_whose_tokens_the_trainer_makes() {
+    let folder = tempfile::tempdir().unwrap();
+    let pair = |number: usize| {
+        // Nothing of the answers to the last prompt would be left within 64 tokens.
+        let question = if number == 20 {
+            "why ".repeat(100)
+        } else {
+            format!("what is {number}?")
+        };
+        json!({"question": question, "good": format!(" it is {number}"), "bad": " no", "source": "me"})
+    };
+    let lines: Vec<String> = (0..=20).map(|number| pair(number).to_string()).collect();
+    let file = folder.path().join("pairs.jsonl");
+    std::fs::write(&file, lines.join("\n")).unwrap();
+    let mut recipe = quickstart();
+    recipe.trainer = TrainerKind::Dpo;
+    recipe.data = DataSettings {
+        train: vec![file].into(),
+        held_out: HeldOut::Fraction(0.3),
+        format: DataFormat::Preference,
+        columns: [("prompt", "question"), ("chosen", "good"), ("rejected", "bad")]
+            .map(|(name, column)| (name.to_owned(), column.to_owned()))
+            .into(),
+        ..DataSettings::default()
+    };
+    let found = answer(folder.path(), &recipe, &training(&json!({"epochs": 1.0}), 0));
+    assert_eq!(
+        (&found["trainer"], &found["held_out_length"]),
+        (&json!("dpo"), &json!(64))
+    );
+    let rows = |field: &str| -> Vec<Value> {
+        let text = std::fs::read_to_string(path(&found, field)).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let (train, held_out, data) = (rows("train"), rows("held_out"), prepared(&recipe));
+    assert_eq!(
+        (train.len(), held_out.len()),
+        (data.train().len(), data.held_out().len())
+    );
+    assert_eq!(found["held_out_windows"], json!(held_out.len().min(5)));
+    assert_eq!(found["steps"], json!(train.len().div_ceil(4)));
+    let of_file = |number: usize| {
+        let row = pair(number);
+        json!({"prompt": row["question"], "chosen": row["good"], "rejected": row["bad"]})
+    };
+    let wanted: BTreeSet<String> = (0..20).map(|number| of_file(number).to_string()).collect();
+    let both: BTreeSet<String> = train.iter().chain(&held_out).map(Value::to_string).collect();
+    assert_eq!((both, train.len() + held_out.len()), (wanted, 20));
+    let config = found["config"].as_str().unwrap();
+    assert!(
+        config.contains("\nbeta: 0.1\n") && config.contains("\nmax_length: 64\n"),
+        "{config}"
+    );
+    assert_eq!(found["refused"], json!([]));
+    // Repeats have the same rows.
+    let again = answer(folder.path(), &recipe, &training(&json!({"epochs": 1.0}), 1));
+    assert_eq!(
+        (&again["train"], &again["held_out"]),
+        (&found["train"], &found["held_out"])
+    );
 }
 
 #[test]
