@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Searches with `backend: trl`, for real: the quickstart's model, TRL and PEFT on the CPU. The first has trials that are complete,
-# pruned and skipped by prediction; trl_families.py searches models that the built-in engine lacks; settings of the first are then
-# trained by workers that trl_worker.py speaks to, and compared.
+# pruned and skipped by prediction; trl_families.py searches models that the built-in engine lacks, and trl_preferences.py pairs and
+# labelled answers; settings of the first are then trained by workers that trl_worker.py speaks to, and compared.
 #
 #   scripts/peers/trl-test.sh [BINARY] [PYTHON]             # PYTHON has torch, transformers, peft, trl and its `datasets`
 #   KILLS=50 scripts/peers/trl-test.sh [BINARY] [PYTHON]    # so many kills of Python workers, instead of 3
@@ -52,4 +52,5 @@ for wanted in ',complete,' ',pruned,' ',skipped,.*predicted to need .* MiB in TR
 done
 echo "a search with TRL: complete, pruned and skipped trials"
 "$python" "$root/scripts/peers/trl_families.py" "$binary" "$work"
+"$python" "$root/scripts/peers/trl_preferences.py" "$binary" "$work"
 "$python" "$root/scripts/peers/trl_worker.py" "$binary" "$work/results.db" "$work" --kills "${KILLS:-3}"

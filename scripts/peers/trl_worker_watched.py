@@ -2,7 +2,7 @@
 
     trl_worker_watched.py RECORD.jsonl ADAPTER|- --device cpu --threads 2
 
-Each trainer that is made adds a line to RECORD: the fields of its SFTConfig and of its LoraConfig, as they were handed over.
+Each trainer that is made adds a line to RECORD: the fields of its arguments and of its LoraConfig, as they were handed over.
 With ADAPTER, a folder of PEFT's, its weights go into the model before the first step of each training: a study names no
 adapter to start from. Nothing else differs from `peft-tune worker --backend trl`; `PEFT_TUNE_PROGRAM` names the program.
 """
@@ -19,9 +19,15 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
 
 def watch(record):
-    from trl import SFTTrainer
+    from trl import DPOTrainer, KTOTrainer, SFTTrainer
+    from trl.experimental.orpo import ORPOTrainer
 
-    make = SFTTrainer.__init__
+    for trainer in (SFTTrainer, DPOTrainer, KTOTrainer, ORPOTrainer):
+        watch_class(trainer, record)
+
+
+def watch_class(trainer, record):
+    make = trainer.__init__
     names = inspect.signature(make)
 
     def recorded(self, *words, **named):
@@ -32,7 +38,7 @@ def watch(record):
             file.write(json.dumps(fields, default=repr, sort_keys=True) + "\n")
         make(self, *words, **named)
 
-    SFTTrainer.__init__ = recorded
+    trainer.__init__ = recorded
 
 
 def start_from(adapter):

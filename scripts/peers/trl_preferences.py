@@ -1,0 +1,256 @@
+"""Searches on preferences with TRL itself, on the CPU: the quickstart's model, and rows made of its rows. trl-test.sh runs this.
+
+    trl_preferences.py PROGRAM FOLDER [--only dpo,kto,orpo]
+
+The interpreter that runs this has TRL. Of each trainer:
+
+search    two trials are complete, with a loss and rewards
+fields    the trainer's arguments and LoraConfig of a trial beside those that TRL's parser makes of the export, field by field
+losses    a trial's steps beside those of TRL's own trainer, by the export's file, rows and seed
+held out  what the trial measures after the last of them beside what that trainer says of the same rows in one micro-batch:
+          rewards, and the loss of dpo; those of kto and orpo are means of TRL's that depend on the micro-batch
+start     one step of the exported folder, started as its file says
+"""
+
+import argparse
+import dataclasses
+import importlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True  # not beside the sources
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "src/cli/export"))
+import installed  # noqa: E402
+from trl_worker import ASSETS, OF_LENGTH, overridden, plan_of, query, watched_worker  # noqa: E402
+
+STEPS, HELD_OUT, ROWS = 4, 8, 72
+#: Relative difference of losses that the order of a sum makes.
+WITHIN = 1e-4
+
+#: What each study fixes beside its trainer, and fields of a trial that may then differ.
+SPACES = {
+    "dpo": ("reference: precomputed", {"precompute_ref_log_probs"}),  # a trial asks the reference outside of its steps' time
+    "kto": ("reference: each_step", set()),
+    "orpo": ("schedule: constant", set()),
+}
+STUDY = """\
+study: {kind}
+model: {assets}/base
+data: {{train: {folder}/{kind}_train.jsonl, held_out: {folder}/{kind}_held_out.jsonl}}
+space:
+  trainer: {kind}
+  beta: [0.1, 0.3]
+  {fixed}
+  learning_rate: 3e-3
+  warmup: 0
+  rank: 4
+  dropout: 0
+  micro_batch: 4
+  gradient_accumulation: 2
+  precision: fp32
+trial: {{sequence_length: 64, profile_steps: 2, profile_warmup: 2, training_steps: 6, evaluation: {{rows: {held_out}, times: 2}}}}
+sampler: grid
+pruner: none
+confirm: none
+budget: {{trials: 2}}
+backend: {{trl: {{python: {python}}}}}
+"""
+TRAINERS = {"dpo": ("trl", "DPOTrainer"), "kto": ("trl", "KTOTrainer"), "orpo": ("trl.experimental.orpo", "ORPOTrainer")}
+QUIET = {
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "TQDM_DISABLE": "1",
+}
+#: Values of an evaluation, and TRL's names for those that do not depend on its micro-batches.
+REWARDS = {"accuracy": "eval_rewards/accuracies", "margin": "eval_rewards/margins"}
+
+
+def fail(text):
+    raise SystemExit(f"trl_preferences.py: {text}")
+
+
+def write_rows(options, kind):
+    """Rows whose bad answers are those to other questions."""
+    chats = [json.loads(line)["messages"] for line in open(ASSETS / "train.jsonl", encoding="utf-8")][:ROWS]
+    rows = []
+    for number, (*prompt, answer) in enumerate(chats):
+        other = chats[(number + 7) % len(chats)][-1]
+        if kind == "kto":
+            is_good = number % 3 != 0
+            rows.append({"prompt": prompt, "completion": [answer if is_good else other], "label": is_good})
+        else:
+            rows.append({"prompt": prompt, "chosen": [answer], "rejected": [other]})
+    for split, part in (("train", rows[:-12]), ("held_out", rows[-12:])):
+        lines = "".join(json.dumps(row) + "\n" for row in part)
+        (options.folder / f"{kind}_{split}.jsonl").write_text(lines, encoding="utf-8")
+
+
+def program(options, *words):
+    ran = subprocess.run([options.program, *map(str, words)], capture_output=True, text=True, check=False, cwd=options.folder)
+    if ran.returncode != 0:
+        fail(f"{' '.join(map(str, words))} ended with {ran.returncode}: {ran.stderr}")
+    return ran
+
+
+def check_search(options, kind):
+    """Searches, and returns the number of a complete trial with its recipe."""
+    write_rows(options, kind)
+    fixed, _ = SPACES[kind]
+    path = options.folder / f"{kind}.yaml"
+    text = STUDY.format(kind=kind, fixed=fixed, assets=ASSETS, folder=options.folder, held_out=HELD_OUT, python=sys.executable)
+    path.write_text(text, encoding="utf-8")
+    program(options, "search", path, "--db", options.database)
+    trials = query(options, f"select state from trial_summary where study = '{kind}'")
+    if [trial["state"] for trial in trials] != ["complete"] * 2:
+        fail(f"trials of {kind} are not complete: {trials}")
+    counted = query(options, f"select name, count(*) as n from trial_metric where study = '{kind}' group by name")
+    counted = {row["name"]: row["n"] for row in counted}
+    lacking = [name for name in ("loss", "reward_accuracy", "reward_margin", "throughput") if counted.get(name) != 2]
+    if lacking:
+        fail(f"trials of {kind} have no {', '.join(lacking)}: {counted}")
+    statement = (
+        "select trial.number as number, trial.recipe as recipe from trial join study on study.id = trial.study_id "
+        f"where study.name = '{kind}' order by trial.number limit 1"
+    )
+    found = query(options, statement)[0]
+    return found["number"], json.loads(found["recipe"])
+
+
+def exported(options, kind, number):
+    folder = options.folder / f"exported_{kind}"
+    words = ["--db", options.database, "--study", kind, "--trial", number, "--format", "trl", "--output", folder]
+    program(options, "export", *words)
+    return folder
+
+
+def check_fields(kind, trial, folder):
+    training, adapter, *_ = installed.arguments_of_trl(folder)
+    export = {"args": dataclasses.asdict(training), "peft_config": dataclasses.asdict(adapter)}
+    export = json.loads(json.dumps(export, default=repr, sort_keys=True))
+    _, own = SPACES[kind]
+    allowed = {"args": overridden() | OF_LENGTH | own, "peft_config": set()}
+    for config, may_differ in allowed.items():
+        ours, theirs = trial[config], export[config]
+        if set(ours) != set(theirs):
+            fail(f"fields of {config} are those of another class: {sorted(set(ours) ^ set(theirs))}")
+        wrong = {name: (ours[name], theirs[name]) for name in ours if ours[name] != theirs[name] and name not in may_differ}
+        if wrong:
+            fail(f"{config} of a trial of {kind} and of its export differ: {wrong}")
+    return f"{len(export['args'])} of {type(training).__name__}"
+
+
+def trained_by_trl(options, kind, folder):
+    """Losses of the export's steps, and what TRL says of held-out rows after them."""
+    from datasets import load_dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, set_seed
+
+    training, adapter, _, model = installed.arguments_of_trl(folder)
+    training.output_dir, training.max_steps = str(options.folder / "by_trl"), STEPS
+    training.logging_steps, training.report_to, training.disable_tqdm = 1, [], True
+    training.save_strategy = training.eval_strategy = "no"
+    training.per_device_eval_batch_size, training.dataloader_pin_memory = HELD_OUT, False
+    rows = load_dataset(str(folder / "trl_data"))
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    model = AutoModelForCausalLM.from_pretrained(model, dtype="float32")
+    # As TRL does before it makes an adapter, but for its ORPO.
+    set_seed(training.seed)
+    module, name = TRAINERS[kind]
+    trainer = getattr(importlib.import_module(module), name)(
+        model=model,
+        args=training,
+        train_dataset=rows["train"],
+        eval_dataset=rows["test"].select(range(HELD_OUT)),
+        processing_class=tokenizer,
+        peft_config=adapter,
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return losses, trainer.evaluate()
+
+
+def differs(one, other):
+    return abs(one - other) > WITHIN * max(1.0, abs(other))
+
+
+def check_losses(kind, told, losses):
+    ours = [step["loss"] for step in told.steps]
+    if len(ours) != STEPS or len(losses) != STEPS or any(map(differs, ours, losses)):
+        fail(f"a trial of {kind} has the losses {ours}, and TRL {losses}")
+    if not differs(ours[0], ours[-1]):
+        fail(f"a trial of {kind} learns nothing: {ours}")
+
+
+def check_held_out(kind, told, theirs):
+    """Compares an evaluation, and returns the names of what was compared."""
+    last = told.evaluations[-1]
+    compared = {name: (last["reward"][name], theirs[key]) for name, key in REWARDS.items() if key in theirs}
+    if kind == "dpo":
+        compared["loss"] = (last["loss"], theirs["eval_loss"])
+    wrong = {name: pair for name, pair in compared.items() if differs(*pair)}
+    if wrong or "margin" not in compared:
+        fail(f"held-out rows of {kind} are scored otherwise than by TRL: {wrong or theirs}")
+    return ", ".join(compared)
+
+
+def check_start(kind, folder):
+    config = f"trl_{kind}.yaml"
+    if kind == "orpo":
+        command = [sys.executable, "trl_orpo.py"]
+    else:
+        trl = shutil.which("trl", path=str(pathlib.Path(sys.executable).parent)) or shutil.which("trl")
+        command = [trl or fail("there is no command `trl` beside this Python"), kind]
+    words = {"max_steps": 1, "output_dir": folder / "out", "save_strategy": "no", "eval_strategy": "no", "report_to": "none"}
+    words |= {"use_cpu": "true", "dataloader_pin_memory": "false"}
+    given = [str(word) for name, value in words.items() for word in (f"--{name}", value)]
+    ran = subprocess.run([*command, "--config", config, *given], capture_output=True, text=True, check=False, cwd=folder)
+    if ran.returncode != 0 or not (folder / "out" / "adapter_model.safetensors").is_file():
+        fail(f"the exported {config} does not train: {ran.stderr[-3000:]}")
+
+
+def check(options, kind):
+    number, recipe = check_search(options, kind)
+    folder = exported(options, kind, number)
+    record = options.folder / f"{kind}_record.jsonl"
+    with watched_worker(options, record) as worker:
+        told = worker.run(number, recipe, plan_of(STEPS))
+    fields = check_fields(kind, json.loads(record.read_text().splitlines()[-1]), folder)
+    losses, evaluated = trained_by_trl(options, kind, folder)
+    check_losses(kind, told, losses)
+    compared = check_held_out(kind, told, evaluated)
+    check_start(kind, folder)
+    as_trl = f"{STEPS} losses, and {compared} of held-out rows, as TRL's"
+    print(f"{kind}: two trials; {fields} as exported; {as_trl}; the export starts")
+
+
+def names_of(text):
+    names = text.split(",")
+    for name in names:
+        if name not in SPACES:
+            raise argparse.ArgumentTypeError(f"no trainer {name}; there are {', '.join(SPACES)}")
+    return names
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", type=lambda path: str(pathlib.Path(path).resolve()))
+    parser.add_argument("folder", type=lambda path: pathlib.Path(path).resolve(), help="for what is written")
+    parser.add_argument("--only", type=names_of, default=list(SPACES), help="names of trainers")
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    options.database = options.folder / "preferences.db"
+    os.environ |= {**QUIET, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    os.environ["HF_DATASETS_CACHE"] = str(options.folder / "datasets")
+    for kind in options.only:
+        check(options, kind)
+
+
+if __name__ == "__main__":
+    main()
