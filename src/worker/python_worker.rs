@@ -34,6 +34,7 @@ const FILES: &[(&str, &str)] = carried![
     "faults.py",
     "probe.py",
     "protocol.py",
+    "rival.py",
     "serve.py",
     "settings.py",
     "steady.py",

@@ -1,12 +1,13 @@
 """One trial: what a setting costs, then what it teaches. Each trainer is the one that `trl sft` makes of the export."""
 
+import functools
 import math
 import sys
 import time
 import traceback
 
 from . import device as devices
-from . import evaluation, faults, protocol, settings, steady, trainer
+from . import evaluation, faults, protocol, rival, settings, steady, trainer
 from .trial_files import Invalid, Rows
 
 #: Nats above the first loss at which a training counts as diverged, as in the native engine.
@@ -304,18 +305,31 @@ class TrialRun:
         switches = hasattr(optimizer, "eval") and hasattr(optimizer, "train")
         if switches:
             optimizer.eval()
-        found = evaluation.evaluate(made, held_out, self.settings.training.per_device_train_batch_size)
+        watch = self._beside_rival() if is_last else None
+        found = evaluation.evaluate(made, held_out, self.settings.training.per_device_train_batch_size, watch)
         if switches:
             optimizer.train()
         self.device.synchronise()
-        if not math.isfinite(found.loss):
-            raise Ended(protocol.diverged(progress.steps, losses.last))
         event = found.event(progress.steps, progress.tokens)
-        self.metrics |= {"loss": found.loss, "token_accuracy": found.accuracy}
+        is_part = watch is not None and watch.worse_by is not None
+        if is_part:
+            event |= {"loss": watch.loss, "standard_error": watch.worse_by.standard_error}
+            self.metrics |= {"loss_rows": len(found.losses), "loss_rows_in_all": watch.rows_in_all}
+        if not math.isfinite(event["loss"]):
+            raise Ended(protocol.diverged(progress.steps, losses.last))
+        self.metrics |= {"loss": event["loss"], "token_accuracy": found.accuracy}
         self.metrics["loss_standard_error"] = event.get("standard_error")
-        rows = found.rows() if is_last and self.request.get("pairing") is not None else None
+        rows = found.rows() if watch is not None and not is_part else None
         self._say(protocol.evaluation(self.number, event, rows))
         self._tell_phase("train")
+
+    def _beside_rival(self):
+        """The watch on the last evaluation, where the request compares it."""
+        pairing, files = self.request.get("pairing"), self.files
+        if pairing is None:
+            return None
+        targets = functools.partial(self.runner.rows.targets, files.held_out, files.held_out_windows)
+        return rival.BesideRival(pairing.get("rival"), targets)
 
     # Parts of a trial.
 
