@@ -35,6 +35,8 @@ OF_LENGTH = {"max_steps", "num_train_epochs", "warmup_steps"}
 PEAK_WITHIN, OVERHEAD_S = 0.03, 0.5
 #: Rows of a micro-batch that takes several times as much as it may.
 MANY_ROWS, LIMIT_BYTES = 1024, 1 << 30
+#: Share of the kills that come before the worker greets, and seconds that such a start takes at the least.
+AT_START, START_S = 0.2, 3.0
 #: Module whose processes are the Python workers.
 MODULE = "peft_tune.backends"
 
@@ -318,20 +320,6 @@ backend: {{trl: {{python: {python}}}}}
 """
 
 
-def workers_below(process):
-    """Python workers that a process has started."""
-    found = []
-    for task in pathlib.Path(f"/proc/{process}/task").glob("*/children"):
-        try:
-            children = task.read_text().split()
-        except OSError:
-            continue
-        for child in children:
-            if MODULE in command_line(child):
-                found.append(int(child))
-    return found
-
-
 def command_line(process):
     try:
         return pathlib.Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -355,10 +343,66 @@ def finished(options, database, before):
     return now
 
 
+class Log:
+    """The log of searches, read while it is written."""
+
+    def __init__(self, path):
+        self._path, self._at = path, 0
+        path.write_text("", encoding="utf-8")
+
+    def next(self):
+        """The next event; `None` where none is there yet."""
+        with open(self._path, encoding="utf-8") as file:
+            file.seek(self._at)
+            line = file.readline()
+            if not line.endswith("\n"):
+                return None
+            self._at = file.tell()
+        return json.loads(line)
+
+
 def search_of(options, database, trials):
     words = ["search", options.folder / "kills.yaml", "--db", database, "--trials", trials, "--attempts", 1000]
-    with open(options.folder / "kills.log", "a", encoding="utf-8") as log:
-        return subprocess.Popen([options.program, *map(str, words)], stdout=log, stderr=log, cwd=options.folder)
+    words += ["--log-file", options.folder / "kills.jsonl", "--log-format", "json", "--log-level", "info"]
+    with open(options.folder / "kills.log", "a", encoding="utf-8") as said:
+        return subprocess.Popen([options.program, *map(str, words)], stdout=said, stderr=said, cwd=options.folder)
+
+
+def killed_of(options, search, log, dice, most):
+    """Kills each worker of a search once, until it ends or so many are killed; returns how many."""
+    killed, began, ready, has_trial = set(), time.monotonic(), None, False
+    while search.poll() is None and len(killed) < most:
+        if time.monotonic() - began > 600:
+            search.kill()
+            fail("a search has not ended in ten minutes")
+        event = log.next()
+        if event is None:
+            time.sleep(0.02)
+            continue
+        told = event.get("message")
+        if told == "started a worker" and dice.random() < AT_START:
+            worker, latest_s = event["process"], START_S
+        elif told in ("a worker is ready", "a trial begins", "a trial ended"):
+            ready = event.get("process", ready)
+            has_trial = told == "a trial begins" or (has_trial and told != "a trial ended")
+            if ready is None or not has_trial:
+                continue
+            # The rehearsal is over: what is killed has a trial.
+            worker, latest_s = ready, options.trial_s
+        else:
+            continue
+        time.sleep(dice.uniform(0.0, latest_s))
+        if worker not in killed and is_worker(worker):
+            os.kill(worker, signal.SIGKILL)
+            killed.add(worker)
+        ready = None
+    return len(killed)
+
+
+def is_worker(process):
+    """Whether a process is a worker, which the program is until it becomes Python."""
+    line = command_line(process)
+    return MODULE in line or " worker " in line
 
 
 def check_kills(options):
@@ -366,26 +410,12 @@ def check_kills(options):
     text = STUDY.format(assets=ASSETS, python=sys.executable)
     (options.folder / "kills.yaml").write_text(text, encoding="utf-8")
     database = options.folder / "kills.db"
-    done, known, seen = 0, {}, set()
+    done, known, log = 0, {}, Log(options.folder / "kills.jsonl")
     while done < options.kills:
-        search, began = search_of(options, database, len(known) + 4), time.monotonic()
-        # A search that is through, or whose workers never greeted, is started again.
-        while search.poll() is None and done < options.kills:
-            if time.monotonic() - began > 600:
-                search.kill()
-                fail("a search has not ended in ten minutes")
-            fresh = [worker for worker in workers_below(search.pid) if worker not in seen]
-            if not fresh:
-                time.sleep(0.05)
-                continue
-            time.sleep(dice.uniform(0.0, options.latest_s))
-            seen.update(fresh)
-            for worker in fresh:
-                line = command_line(worker)
-                # A Python that is asked what it has is no worker: its end is bad input.
-                if MODULE in line and "--probe" not in line and done < options.kills:
-                    os.kill(worker, signal.SIGKILL)
-                    done += 1
+        left = options.kills - done
+        # About one trial ends between two kills. A search that is through, or whose workers never greeted, is started again.
+        search = search_of(options, database, len(known) + left + 1)
+        done += killed_of(options, search, log, dice, left)
         if search.wait() not in (0, 5):
             fail(f"the search ended with {search.returncode}: {(options.folder / 'kills.log').read_text()[-2000:]}")
         known = finished(options, database, known)
@@ -396,12 +426,15 @@ def check_kills(options):
     failed = query(options, "select count(*) as n from trial where state = 'failed'", database)[0]["n"]
     if left or failed:
         fail(f"{left} trials are not run and {failed} failed")
-    still = [process for process in seen if MODULE in command_line(process)]
-    if still:
+    lines = map(json.loads, (options.folder / "kills.jsonl").read_text(encoding="utf-8").splitlines())
+    started = {one["process"] for one in lines if one["message"] == "started a worker"}
+    if still := [process for process in started if is_worker(process)]:
         fail(f"the workers {still} outlived their search")
     attempts = query(options, "select count(*) as n from lost_attempt", database)[0]["n"]
+    if not attempts:
+        fail(f"none of {done} kills took a trial from its worker")
     counted = f"{len(known)} trials finished, none lost or run again, {attempts} attempts noted as lost"
-    print(f"kills: {done} of Python workers, {counted}")
+    print(f"kills: {done} of {len(started)} Python workers, {counted}")
 
 
 CHECKS = {
@@ -430,9 +463,9 @@ def main():
     parser.add_argument("folder", type=lambda path: pathlib.Path(path).resolve(), help="for what is written")
     parser.add_argument("--only", type=names_of, default=list(CHECKS), help="names of checks")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--kills", type=int, default=8)
+    parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1, help="of the moments of kills")
-    parser.add_argument("--latest-s", type=float, default=20.0, help="a worker is killed at most so many seconds after its start")
+    parser.add_argument("--trial-s", type=float, default=2.0, help="a worker is killed at most so many seconds after it greets")
     options = parser.parse_args()
     for name in options.only:
         CHECKS[name](options)
