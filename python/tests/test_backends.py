@@ -14,6 +14,7 @@ import threading
 import time
 import types
 import unittest
+import unittest.mock
 from pathlib import Path
 
 try:
@@ -26,6 +27,7 @@ from peft_tune.backends import (
     device,
     evaluation,
     faults,
+    first_adapter,
     probe,
     protocol,
     rival,
@@ -619,6 +621,48 @@ class Bases(unittest.TestCase):
                     base_model.check_class(folder)
             config.write_text('{"architectures": ["LlamaForCausalLM"]}')
             base_model.check_class(folder)
+
+
+class FirstAdapters(unittest.TestCase):
+    def test_a_request_names_the_folder(self):
+        self.assertIsNone(first_adapter.folder_of({}))
+        self.assertEqual(first_adapter.folder_of({"first_adapter": {"read": "/first"}}), "/first")
+        with self.assertRaisesRegex(trial_files.Invalid, "does not write it"):
+            first_adapter.folder_of({"first_adapter": {"write": "/first"}})
+
+    def loaded(self, missing, unexpected):
+        """Loads weights of which PEFT says that these are not there, and these are too many."""
+
+        def load_file(path):
+            if not path.startswith("/first"):
+                raise FileNotFoundError(path)
+            return {"weights": path}
+
+        taken = []
+        peft = types.ModuleType("peft")
+        peft.set_peft_model_state_dict = lambda model, weights: taken.append(weights) or types.SimpleNamespace(
+            missing_keys=missing, unexpected_keys=unexpected
+        )
+        tensors = types.ModuleType("safetensors.torch")
+        tensors.load_file = load_file
+        trained, frozen = (types.SimpleNamespace(requires_grad=one) for one in (True, False))
+        model = types.SimpleNamespace(named_parameters=lambda: [("base", frozen), ("lora", trained)])
+        modules = {"peft": peft, "safetensors": types.ModuleType("safetensors"), "safetensors.torch": tensors}
+        with unittest.mock.patch.dict(sys.modules, modules):
+            first_adapter.load(model, "/first")
+            with self.assertRaisesRegex(trial_files.Invalid, "cannot read the adapter to start from, /elsewhere"):
+                first_adapter.load(model, "/elsewhere")
+        return taken
+
+    def test_the_weights_are_those_of_the_folder(self):
+        # Weights of the base are in no adapter's file.
+        taken = self.loaded(["base"], [])
+        self.assertEqual(taken, [{"weights": os.path.join("/first", first_adapter.WEIGHTS)}])
+
+    def test_an_adapter_of_another_form_is_refused(self):
+        for missing, unexpected in ((["base", "lora"], []), ([], ["lora.other"])):
+            with self.assertRaisesRegex(trial_files.Invalid, "1 weights differ, such as lora"):
+                self.loaded(missing, unexpected)
 
 
 class Files(unittest.TestCase):

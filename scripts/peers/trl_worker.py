@@ -1,16 +1,17 @@
 """What the worker of `backend: trl` does with TRL itself, on the CPU. scripts/peers/trl-test.sh runs this.
 
-    trl_worker.py PROGRAM DATABASE FOLDER [--only bits,fields,steps,peak,limit,overhead,kills] [--kills 8] [--seed 1]
+    trl_worker.py PROGRAM DATABASE FOLDER [--only bits,fields,steps,peak,limit,overhead,kills] [--kills 3] [--seed 1]
 
 The interpreter that runs this has TRL. DATABASE has a study `trl` with a complete trial, whose recipe is taken.
 
 bits       settings A, B, A in one worker and A in a fresh one: losses, rates, norms and held-out losses equal to the bit
 fields     SFTConfig and LoraConfig of a trial beside those that TRL's parser makes of `export --format trl`, field by field
-steps      ten fp32 steps from one adapter beside `peft-tune train`: losses within 1e-5, rates within 1e-9
+steps      `peft-tune check` of ten steps from one adapter, in fp32 and in bf16: the engines agree; losses in fp32 within 1e-5
 peak       the measured peak beside what `plan --check --stack trl --device cpu` predicts: within 3%
 limit      a trial that needs more than it may take is out of memory, and the process trains the next one
 overhead   the least of three later trials' time besides its steps and evaluations: under half a second
-kills      a search whose Python workers are killed by SIGKILL: no finished trial is lost or run again, no process is left
+kills      a search each of whose Python workers is killed by SIGKILL, at a random moment of its start or of a trial:
+           no finished trial is lost or run again, no process is left
 """
 
 import argparse
@@ -114,9 +115,9 @@ def worker_of(options):
     return Worker([options.program, *words])
 
 
-def watched_worker(options, record, adapter="-"):
+def watched_worker(options, record):
     """The same, in a Python that writes down what TRL gets."""
-    words = [record, adapter, "--device", "cpu", "--threads", options.threads]
+    words = [record, "--device", "cpu", "--threads", options.threads]
     environment = {
         "PEFT_TUNE_PROGRAM": options.program,
         "OMP_NUM_THREADS": str(options.threads),
@@ -225,24 +226,34 @@ def check_fields(options):
 
 
 def check_steps(options):
-    """The study, rows and adapter of ten_steps.py."""
+    """The study, rows and adapter of ten_steps.py: its lora_b is not zero."""
     asked = types.SimpleNamespace(program=options.program, form="plain", length=64, accumulation=2, as_stored=False)
     with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
-        folder = pathlib.Path(scratch)
-        recipe = ten_steps.prepared(asked, folder)
-        train = ["train", recipe.name, "--output", folder / "out", "--device", "cpu"]
-        ten_steps.run(options.program, *train, folder=recipe.parent)
-        ours = ten_steps.steps_of_engine(folder / "out" / "tensorboard")
-        # Without the adapter to start from, which is put in below.
-        plain = json.loads(query(options, "select recipe from trial limit 1", folder / "rows.db")[0]["recipe"])
-        with watched_worker(options, folder / "record.jsonl", folder / "earlier") as worker:
-            theirs = worker.run(0, plain, plan_of(len(ours))).steps
-    if len(ours) != ten_steps.STEPS or len(theirs) != len(ours):
-        fail(f"the engine trained {len(ours)} steps and TRL {len(theirs)}")
-    of_losses, of_rates = ten_steps.distance(ours, theirs)
-    if not ten_steps.is_same(ours, theirs):
-        fail(f"losses differ from the engine's by {of_losses:.1e}, learning rates by {of_rates:.1e}")
-    print(f"steps: ten losses within {of_losses:.1e} of the engine's, learning rates within {of_rates:.1e}")
+        recipe = ten_steps.prepared(asked, pathlib.Path(scratch))
+        in_bf16 = recipe.with_name("bf16.yaml")
+        text = recipe.read_text(encoding="utf-8")
+        if "precision: fp32" not in text:
+            fail(f"the recipe is not in fp32: {text}")
+        in_bf16.write_text(text.replace("precision: fp32", "precision: bf16"), encoding="utf-8")
+        fp32, bf16 = (compared(options, one) for one in (recipe, in_bf16))
+    if fp32["losses"] > ten_steps.LOSS_WITHIN:
+        fail(f"losses differ from the engine's by {fp32['losses']:.1e}")
+    shown = [f"{one['losses']:.1e} and norms of gradients within {one['gradients']:.1e}" for one in (fp32, bf16)]
+    print(f"steps: ten losses within {shown[0]} of the engine's in fp32, {shown[1]} in bf16")
+
+
+def compared(options, recipe):
+    """The largest differences between the two engines; fails where `check` says that they do not agree."""
+    words = ["--backend", "trl", "--python", sys.executable, "--steps", ten_steps.STEPS, "--device", "cpu", "--json"]
+    words += ["--threads", options.threads]
+    try:
+        found = json.loads(ten_steps.run(options.program, "check", recipe.name, *words, folder=recipe.parent).stdout)
+    except RuntimeError as error:
+        fail(f"check of {recipe.name}: {error}")
+    counts = [len(found[engine]["steps"]) for engine in ("native", "trl")]
+    if counts != [ten_steps.STEPS] * 2 or not found["agrees"]:
+        fail(f"check of {recipe.name} says with exit code 0: {counts} steps, {found['reasons']}")
+    return found["differences"]
 
 
 def check_peak(options):

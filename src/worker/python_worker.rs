@@ -32,6 +32,7 @@ const FILES: &[(&str, &str)] = carried![
     "device.py",
     "evaluation.py",
     "faults.py",
+    "first_adapter.py",
     "probe.py",
     "protocol.py",
     "rival.py",

@@ -7,7 +7,7 @@ import time
 import traceback
 
 from . import device as devices
-from . import evaluation, faults, protocol, rival, settings, steady, trainer
+from . import evaluation, faults, first_adapter, protocol, rival, settings, steady, trainer
 from .trial_files import Invalid, Rows
 
 #: Nats above the first loss at which a training counts as diverged, as in the native engine.
@@ -88,7 +88,7 @@ class TrialRun:
         self.waited = 0.0
         self.started = time.monotonic()
         self.limit_bytes = request.get("memory_limit_bytes")
-        self.files = self.settings = None
+        self.files = self.settings = self.first_adapter = None
         self.base_bytes = 0
 
     def seconds(self):
@@ -152,6 +152,9 @@ class TrialRun:
             raise Invalid(f"this backend does not measure {', '.join(refused)}: remove it from the study")
         self.files = self.runner.program.ask(task["recipe"], plan)
         self.settings = settings.parsed(self.files.config, self.device.is_gpu)
+        self.first_adapter = first_adapter.folder_of(self.request)
+        if self.first_adapter is not None and not self.settings.model.use_peft:
+            raise Invalid("there is no adapter to start from where every weight trains")
         self._rows()
         self.runner.rows.open(self.files.held_out)
         self._load_base()
@@ -291,7 +294,7 @@ class TrialRun:
             len(held_out),
             training.per_device_train_batch_size,
             training.pad_to_multiple_of,
-            (training.bf16, training.fp16, model.use_peft, model.use_dora),
+            (training.bf16, training.fp16, model.use_peft, model.use_dora, self.first_adapter),
         )
         known = self.runner.losses_before
         if key not in known:
@@ -344,6 +347,8 @@ class TrialRun:
         tokenizer = self.runner.bases.tokenizer(self.settings, self.files.model)
         made = trainer.make(self.settings, model, tokenizer, rows, watch, **changes)
         del model
+        if self.first_adapter is not None:
+            first_adapter.load(made.model, self.first_adapter)
         self.phase = phase
         return made
 
