@@ -15,6 +15,7 @@ import threading
 import time
 import types
 import unittest
+import unittest.mock
 from pathlib import Path
 
 try:
@@ -27,11 +28,13 @@ from peft_tune.backends import (
     device,
     evaluation,
     faults,
+    first_adapter,
     kinds,
     losses,
     preference,
     probe,
     protocol,
+    rival,
     serve,
     steady,
     trainer,
@@ -41,7 +44,8 @@ from peft_tune.backends import (
 from peft_tune.backends.control import Control
 from peft_tune.backends.device import Device
 
-GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden" / "backends" / "steady.json"
+#: Tables that tests of the native engine write.
+GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden" / "backends"
 
 
 class Wire:
@@ -236,9 +240,9 @@ class Steady(unittest.TestCase):
         self.assertEqual((pushed, metrics["warmup_steps"], metrics["measured_steps"]), (5, 3, 2))
         self.assertEqual((metrics["throughput"], metrics["step_s"], metrics["backward_s"]), (50.0, 1.0, 0.5))
 
-    @unittest.skipUnless(GOLDEN.is_file(), "the engine's numbers are not here")
+    @unittest.skipUnless(GOLDEN.is_dir(), "the engine's numbers are not here")
     def test_the_numbers_are_the_engine_s(self):
-        for case in json.loads(GOLDEN.read_text()):
+        for case in json.loads((GOLDEN / "steady.json").read_text()):
             found = steady.throughput([tuple(step) for step in case["steps"]])
             for name in ("tokens_per_s", "spread", "interval"):
                 self.assertAlmostEqual(getattr(found, name), case[name], delta=1e-9 * max(abs(case[name]), 1.0))
@@ -363,7 +367,7 @@ class Steps(unittest.TestCase):
 
         watch = trainer.StepWatch(Device("cpu", None), lambda: 0.25, lambda event, rows: told.append((event, rows)))
         watch.trainer = types.SimpleNamespace(_get_learning_rate=lambda: 0.1)
-        watch.counts = kinds.SFT.counts
+        watch.counts = kinds.KINDS["sft"].counts
         batch = {"input_ids": Mask(0), "attention_mask": Mask(12), "labels": Mask(7)}
         for number in (1, 2):
             watch.begin_step()
@@ -476,6 +480,108 @@ class Preferences(unittest.TestCase):
         self.assertEqual([kind.file for kind in kinds.KINDS.values()], [f"trl_{name}.yaml" for name in kinds.KINDS])
         compared = [name for name, kind in kinds.KINDS.items() if kind.compares]
         self.assertEqual(compared, ["dpo", "kto", "orpo"])
+class StandInRows(list):
+    """Figures of a tensor, one a row."""
+
+    def double(self):
+        return self
+
+    def __neg__(self):
+        return StandInRows([-value for value in self])
+
+    def sum(self, dim=None):
+        return sum(self) if dim is None else self
+
+    def tolist(self):
+        return list(self)
+
+
+def output_of(losses, targets):
+    """What a model says of a micro-batch whose rows have these losses and target tokens."""
+    log_probs, right = StandInRows([-loss for loss in losses]), StandInRows([1] * len(losses))
+    return types.SimpleNamespace(log_probs=log_probs, label_mask=StandInRows(targets), is_top1=right)
+
+
+class Rivals(unittest.TestCase):
+    TOKENS, ROWS = 5, 40
+
+    def of_rival(self, row):
+        """Half of the rows are hard."""
+        return self.TOKENS * (3.0 if row % 2 else 1.0)
+
+    def rival(self):
+        losses = [self.of_rival(row) for row in range(self.ROWS)]
+        return {"loss": 2.0, "rows": {"target_tokens": [self.TOKENS] * self.ROWS, "losses": losses}}
+
+    def watch(self, given):
+        return rival.BesideRival(given, lambda: [self.TOKENS] * self.ROWS)
+
+    def evaluated(self, watch, micro_batch, worse_by):
+        """Rows, losses and targets up to the end that the watch says, as an evaluation goes through them."""
+        tally = evaluation.Tally(self.ROWS, micro_batch)
+        for number in rival.order(tally.batches, watch.next_look() is not None):
+            part = tally.rows_of(number)
+            losses = [self.of_rival(row) + self.TOKENS * worse_by for row in range(part.start, part.stop)]
+            tally.take(number, output_of(losses, [self.TOKENS] * len(losses)))
+            if tally.is_looked_at(watch) and watch.look(*tally.so_far()):
+                break
+        self.assertEqual(tally.right, len(tally.so_far()[0]))
+        return tally.so_far()
+
+    @unittest.skipUnless(GOLDEN.is_dir(), "the engine's numbers are not here")
+    def test_comparisons_are_those_of_the_native_engine(self):
+        table = json.loads((GOLDEN / "paired.json").read_text())
+        for row in table["compared"]:
+            found = rival.PairedDifference.of(row["differences"], row["target_tokens"])
+            if row["difference"] is None:
+                self.assertIsNone(found)
+                continue
+            for name in ("value", "standard_error"):
+                self.assertAlmostEqual(getattr(found, name), row["difference"][name], delta=1e-12)
+            limit = row["difference"]["surely_above"]
+            self.assertTrue(found.is_surely_above(limit - 1e-9, row["looks_in_all"]), row["difference"])
+            self.assertFalse(found.is_surely_above(limit + 1e-9, row["looks_in_all"]), row["difference"])
+        for rows, looks in table["looks"]:
+            self.assertEqual(rival.looks(rows), looks)
+
+    @unittest.skipUnless(GOLDEN.is_dir(), "the engine's numbers are not here")
+    def test_the_order_is_that_of_the_native_engine(self):
+        for order in json.loads((GOLDEN / "order.json").read_text()):
+            self.assertEqual(rival.order(len(order), True), order)
+            self.assertEqual(rival.order(len(order), False), sorted(order))
+
+    def test_a_worse_setting_ends_at_the_first_look(self):
+        watch = self.watch(self.rival())
+        self.assertEqual(watch.next_look(), 16)
+        rows, _, targets = self.evaluated(watch, 3, 0.25)
+        # A micro-batch is evaluated to its end, and rows are told in their order.
+        self.assertIn(len(rows), (16, 17, 18))
+        self.assertEqual((rows, targets), (sorted(rows), [self.TOKENS] * len(rows)))
+        self.assertAlmostEqual(watch.loss, 2.25)
+        self.assertLess(watch.worse_by.standard_error, 1e-6)
+        self.assertEqual(watch.rows_in_all, self.ROWS)
+
+    def test_one_that_is_nearly_as_good_is_evaluated_on_all_rows(self):
+        for micro_batch, worse_by in ((3, 0.01), (40, 9.0)):
+            watch = self.watch(self.rival())
+            rows, _, _ = self.evaluated(watch, micro_batch, worse_by)
+            self.assertEqual(rows, list(range(self.ROWS)))
+            self.assertIsNone(watch.worse_by)
+
+    def test_without_a_rival_on_the_same_rows_all_are_evaluated(self):
+        other, fewer, untold = self.rival(), self.rival(), self.rival()
+        other["rows"]["target_tokens"][7] += 1
+        fewer["rows"]["losses"].pop()
+        untold["loss"] = None
+        for given in (None, other, fewer, untold):
+            with contextlib.redirect_stderr(io.StringIO()):
+                watch = self.watch(given)
+            self.assertIsNone(watch.next_look())
+            self.assertEqual(len(self.evaluated(watch, 4, 90.0)[0]), self.ROWS)
+
+    def test_what_is_no_number_ends_nothing(self):
+        watch = self.watch(self.rival())
+        self.assertEqual(len(self.evaluated(watch, 4, math.nan)[0]), self.ROWS)
 
 
 class Faults(unittest.TestCase):
@@ -579,6 +685,48 @@ class Bases(unittest.TestCase):
             base_model.check_class(folder)
 
 
+class FirstAdapters(unittest.TestCase):
+    def test_a_request_names_the_folder(self):
+        self.assertIsNone(first_adapter.folder_of({}))
+        self.assertEqual(first_adapter.folder_of({"first_adapter": {"read": "/first"}}), "/first")
+        with self.assertRaisesRegex(trial_files.Invalid, "does not write it"):
+            first_adapter.folder_of({"first_adapter": {"write": "/first"}})
+
+    def loaded(self, missing, unexpected):
+        """Loads weights of which PEFT says that these are not there, and these are too many."""
+
+        def load_file(path):
+            if not path.startswith("/first"):
+                raise FileNotFoundError(path)
+            return {"weights": path}
+
+        taken = []
+        peft = types.ModuleType("peft")
+        peft.set_peft_model_state_dict = lambda model, weights: taken.append(weights) or types.SimpleNamespace(
+            missing_keys=missing, unexpected_keys=unexpected
+        )
+        tensors = types.ModuleType("safetensors.torch")
+        tensors.load_file = load_file
+        trained, frozen = (types.SimpleNamespace(requires_grad=one) for one in (True, False))
+        model = types.SimpleNamespace(named_parameters=lambda: [("base", frozen), ("lora", trained)])
+        modules = {"peft": peft, "safetensors": types.ModuleType("safetensors"), "safetensors.torch": tensors}
+        with unittest.mock.patch.dict(sys.modules, modules):
+            first_adapter.load(model, "/first")
+            with self.assertRaisesRegex(trial_files.Invalid, "cannot read the adapter to start from, /elsewhere"):
+                first_adapter.load(model, "/elsewhere")
+        return taken
+
+    def test_the_weights_are_those_of_the_folder(self):
+        # Weights of the base are in no adapter's file.
+        taken = self.loaded(["base"], [])
+        self.assertEqual(taken, [{"weights": os.path.join("/first", first_adapter.WEIGHTS)}])
+
+    def test_an_adapter_of_another_form_is_refused(self):
+        for missing, unexpected in ((["base", "lora"], []), ([], ["lora.other"])):
+            with self.assertRaisesRegex(trial_files.Invalid, "1 weights differ, such as lora"):
+                self.loaded(missing, unexpected)
+
+
 class Files(unittest.TestCase):
     def program(self, folder, body):
         path = Path(folder, "program")
@@ -618,6 +766,24 @@ class Files(unittest.TestCase):
         rows = trial_files.Rows()
         rows.open = lambda path: {"input_ids": [[1], [1, 2, 3], [4, 5, 6], [7, 8]]}
         self.assertEqual(rows.longest("a", 3), [1, 2, 3])
+
+    def test_targets_are_counted_once(self):
+        rows, asked = trial_files.Rows(), []
+
+        class Columns:
+            def __len__(self):
+                return 3
+
+            def __getitem__(self, part):
+                asked.append(part)
+                labels = [[-100, 7, 7], [7, -100, 7], [5]][part]
+                return {"input_ids": labels, "labels": labels}
+
+        rows.open = lambda path: Columns()
+        for _ in range(2):
+            self.assertEqual(rows.targets("a", 3), [2, 1, 0])
+        self.assertEqual(len(asked), 1)
+        self.assertEqual(rows.targets("a", 2), [2, 1])
 
     def test_the_first_rows_come_a_slice_at_a_time(self):
         class Columns(list):

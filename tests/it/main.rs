@@ -206,6 +206,9 @@ mod trial_run;
 /// Searches whose trials the worker in Python trains, with stand-ins for PyTorch and TRL.
 #[cfg(target_os = "linux")]
 mod trl_backend;
+/// Two engines that train the same, one of them with stand-ins for PyTorch and TRL.
+#[cfg(target_os = "linux")]
+mod trl_check;
 /// Searches on models that only TRL may train, and the engine that `backend: auto` takes.
 mod trl_families;
 /// Searches on preferences through stand-ins of TRL's trainers.

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from . import evaluation, preference
+from . import preference
 
 
 class Kind(NamedTuple):
@@ -17,8 +17,8 @@ class Kind(NamedTuple):
     trainer: str
     #: Rows, tokens but for padding, and target tokens of a micro-batch.
     counts: Callable
-    #: Evaluates the model of a trainer on held-out rows.
-    evaluate: Callable
+    #: Evaluates the model of a trainer on held-out answers; `None` of one that compares none.
+    evaluate: Callable | None = None
     #: Columns of a row as tokens, as far as TRL itself makes them of the texts; none where rows come as tokens.
     columns: tuple = ()
     #: Whether the tokens of a row depend on the rows of a micro-batch.
@@ -51,16 +51,10 @@ def counts_of_tokens(batch):
     return ids.shape[0], tokens, (batch["labels"][..., 1:] != -100).sum()
 
 
-def evaluate_tokens(trainer, rows, micro_batch, _reference):
-    """Evaluates a model on rows of tokens, of which no reference says anything."""
-    return evaluation.evaluate(trainer, rows, micro_batch)
-
-
-SFT = Kind("sft", "trl", "SFTConfig", "SFTTrainer", counts_of_tokens, evaluate_tokens)
 KINDS = {
     kind.name: kind
     for kind in (
-        SFT,
+        Kind("sft", "trl", "SFTConfig", "SFTTrainer", counts_of_tokens),
         Kind(
             "dpo",
             "trl",

@@ -64,33 +64,19 @@ class Preferred(NamedTuple):
             "seconds": self.seconds,
             "reward": {"accuracy": rewards.accuracy, "margin": rewards.margin},
         }
-        error = self._error()
+        error = evaluation.standard_error(self.losses, [1] * len(self.losses), 1)
         return event if error is None else {**event, "standard_error": error}
 
-    def rows(self):
-        """The losses of all rows as they are told; `None` where there are too many."""
-        if len(self.losses) > evaluation.MOST_ROWS or not math.isfinite(self.loss):
-            return None
-        return {"target_tokens": [1] * len(self.losses), "losses": self.losses}
-
     def metrics(self):
-        """Metrics of a trial that this is the last evaluation of."""
+        """Metrics beside the loss of a trial that this is the last evaluation of."""
         rewards = self.rewards
-        found = {
-            "loss": self.loss,
-            "loss_standard_error": self._error(),
-            "reward_accuracy": rewards.accuracy,
-            "reward_margin": rewards.margin,
-        }
+        found = {"reward_accuracy": rewards.accuracy, "reward_margin": rewards.margin}
         if rewards.accuracy:
             farther = max(rewards.accuracy - rewards.low, rewards.high - rewards.accuracy)
             found["reward_accuracy_interval"] = farther / rewards.accuracy
         if rewards.margin:
             found["reward_margin_interval"] = Z * rewards.margin_error / abs(rewards.margin)
         return found
-
-    def _error(self):
-        return evaluation.standard_error(self.losses, [1] * len(self.losses), 1)
 
 
 # Micro-batches.

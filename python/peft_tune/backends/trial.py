@@ -1,12 +1,13 @@
 """One trial: what a setting costs, then what it teaches. Each trainer is the one that `trl sft` makes of the export."""
 
+import functools
 import math
 import sys
 import time
 import traceback
 
 from . import device as devices
-from . import faults, preference, protocol, settings, steady, trainer
+from . import evaluation, faults, first_adapter, preference, protocol, rival, settings, steady, trainer
 from .losses import Ended, Losses, Progress
 from .trial_files import AnswerRows, Invalid, Rows
 
@@ -79,7 +80,7 @@ class TrialRun:
         self.waited = 0.0
         self.started = time.monotonic()
         self.limit_bytes = request.get("memory_limit_bytes")
-        self.files = self.settings = None
+        self.files = self.settings = self.first_adapter = None
         self.base_bytes = 0
 
     def seconds(self):
@@ -143,6 +144,9 @@ class TrialRun:
             raise Invalid(f"this backend does not measure {', '.join(refused)}: remove it from the study")
         self.files = self.runner.program.ask(task["recipe"], plan)
         self.settings = settings.parsed(self.files.config, self.device.is_gpu, self.files.trainer)
+        self.first_adapter = first_adapter.folder_of(self.request)
+        if self.first_adapter is not None and not self.settings.model.use_peft:
+            raise Invalid("there is no adapter to start from where every weight trains")
         if not self.settings.kind.compares:
             self._rows()
             self.runner.rows.open(self.files.held_out)
@@ -286,11 +290,12 @@ class TrialRun:
             known[key] = self._evaluation(made, held_out).loss
         return known[key]
 
-    def _evaluation(self, made, held_out):
+    def _evaluation(self, made, held_out, watch=None):
         """An evaluation; what a frozen reference says of its rows is the same in all that are alike."""
-        kind, reference = self.settings.kind, self.runner.references
-        said = reference.setdefault(self._evaluated_alike(held_out), {})
-        return kind.evaluate(made, held_out, self.settings.training.per_device_train_batch_size, said)
+        kind, size = self.settings.kind, self.settings.training.per_device_train_batch_size
+        if not kind.compares:
+            return evaluation.evaluate(made, held_out, size, watch)
+        return kind.evaluate(made, held_out, size, self.runner.references.setdefault(self._evaluated_alike(held_out), {}))
 
     def _evaluated_alike(self, held_out):
         """What decides the evaluation of a model beside what it learnt."""
@@ -302,7 +307,7 @@ class TrialRun:
             len(held_out),
             training.per_device_train_batch_size,
             getattr(training, "pad_to_multiple_of", None),
-            (training.bf16, training.fp16, model.use_peft, model.use_dora),
+            (training.bf16, training.fp16, model.use_peft, model.use_dora, self.first_adapter),
         )
 
     def _evaluate(self, made, held_out, progress, losses, is_last):
@@ -312,17 +317,30 @@ class TrialRun:
         switches = hasattr(optimizer, "eval") and hasattr(optimizer, "train")
         if switches:
             optimizer.eval()
-        found = self._evaluation(made, held_out)
+        watch = self._beside_rival() if is_last else None
+        found = self._evaluation(made, held_out, watch)
         if switches:
             optimizer.train()
         self.device.synchronise()
-        if not math.isfinite(found.loss):
-            raise Ended(protocol.diverged(progress.steps, losses.last))
         event = found.event(progress.steps, progress.tokens)
-        self.metrics |= found.metrics()
-        rows = found.rows() if is_last and self.request.get("pairing") is not None else None
+        is_part = watch is not None and watch.worse_by is not None
+        if is_part:
+            event |= {"loss": watch.loss, "standard_error": watch.worse_by.standard_error}
+            self.metrics |= {"loss_rows": len(found.losses), "loss_rows_in_all": watch.rows_in_all}
+        if not math.isfinite(event["loss"]):
+            raise Ended(protocol.diverged(progress.steps, losses.last))
+        self.metrics |= {**found.metrics(), "loss": event["loss"], "loss_standard_error": event.get("standard_error")}
+        rows = found.rows() if watch is not None and not is_part else None
         self._say(protocol.evaluation(self.number, event, rows))
         self._tell_phase("train")
+
+    def _beside_rival(self):
+        """The watch on the last evaluation, where the request compares it. Answers are compared with one another: over all rows."""
+        pairing, files = self.request.get("pairing"), self.files
+        if pairing is None or self.settings.kind.compares:
+            return None
+        targets = functools.partial(self.runner.rows.targets, files.held_out, files.held_out_windows)
+        return rival.BesideRival(pairing.get("rival"), targets)
 
     # Parts of a trial.
 
@@ -339,6 +357,8 @@ class TrialRun:
             rows = (self._answers().first, rows)
         made = trainer.make(self.settings, model, tokenizer, rows, watch, **changes)
         del model
+        if self.first_adapter is not None:
+            first_adapter.load(made.model, self.first_adapter)
         self.phase = phase
         return made
 

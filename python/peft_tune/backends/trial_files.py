@@ -11,6 +11,10 @@ from typing import NamedTuple
 
 #: Environment variable that names the program.
 PROGRAM_VARIABLE = "PEFT_TUNE_PROGRAM"
+#: Label of a token that is no target.
+NO_TARGET = -100
+#: Rows that are held at a time as Python's numbers, which take many times their bytes.
+AT_A_TIME = 1024
 
 
 class Invalid(Exception):
@@ -101,11 +105,12 @@ def read(answer):
 
 
 class Rows:
-    """Rows of tokens, memory-mapped, and the lengths of those to train on."""
+    """Rows of tokens, memory-mapped, with the lengths of those to train on and the target tokens of those held out."""
 
     def __init__(self):
         self._kept = {}
         self._longest = (None, None)
+        self._targets = (None, None)
 
     def open(self, path, in_memory=False):
         """The rows of a file."""
@@ -125,6 +130,12 @@ class Rows:
             lengths = lengths_of(self.open(path))
             self._longest = (path, sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)))
         return self._longest[1][:count]
+
+    def targets(self, path, count):
+        """The target tokens of each of the first rows."""
+        if self._targets[0] != (path, count):
+            self._targets = ((path, count), targets_of(self.first(path, count)))
+        return self._targets[1]
 
     def first(self, path, count):
         """The first rows of a file."""
@@ -200,3 +211,12 @@ def lengths_of(rows, column="input_ids"):
 
     # Tokens themselves need not be read.
     return pyarrow.compute.list_value_length(table.column(column)).to_pylist()
+
+
+def targets_of(rows):
+    """Target tokens of each row: the first token has nothing before it that it could be told from."""
+    counts = []
+    for start in range(0, len(rows), AT_A_TIME):
+        part = rows[start : start + AT_A_TIME]
+        counts += [sum(label != NO_TARGET for label in row["labels"][1:]) for row in part]
+    return counts

@@ -19,18 +19,18 @@ pub(super) const STACK: &str = "stack";
 const MOST_VALUES: u64 = 64;
 
 /// A value that a trial in TRL would not train as it is written.
-struct Refusal {
+pub(in crate::cli) struct Refusal {
     /// Field of the recipe.
-    field: &'static str,
-    message: String,
+    pub field: &'static str,
+    pub message: String,
 }
 
 /// What decides which values can be trained.
 #[derive(Clone, Copy)]
-struct Place {
+pub(in crate::cli) struct Place {
     /// Whether a trial may run on a processor.
-    on_cpu: bool,
-    has_bitsandbytes: bool,
+    pub on_cpu: bool,
+    pub has_bitsandbytes: bool,
 }
 
 /// Finds the Python of a study, asks it what it has unless it was asked, and notes that for the study's workers.
@@ -133,7 +133,7 @@ fn check_values(study: &Study, place: Place) -> Result<(), SpaceError> {
 }
 
 /// Settings of a recipe that a trial in TRL would not train as they are written.
-fn refusals_of(recipe: &Recipe, place: Place) -> Vec<Refusal> {
+pub(in crate::cli) fn refusals_of(recipe: &Recipe, place: Place) -> Vec<Refusal> {
     let in_file = refused(Tool::Trl, recipe, None).into_iter().map(|warning| Refusal {
         field: warning.field,
         message: format!(

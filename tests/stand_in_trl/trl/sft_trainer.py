@@ -1,9 +1,13 @@
 """A trainer that calls what a real one calls, in its order, and learns one number.
 
 `STAND_IN_STEP_S` makes each step take so many seconds, `STAND_IN_TOKEN_BYTES` each token leave so many bytes.
+`STAND_IN_REPLAY` names a file with a training of another engine, as `peft-tune check --json` prints it: its losses, norms
+and rates are then what this one has, as if it computed alike. With `STAND_IN_SHUFFLES` it takes rows in another order than
+it is told.
 """
 
 import contextlib
+import json
 import os
 import random
 import time
@@ -35,6 +39,15 @@ def padded(rows, filler):
     return Tensor([row + [filler] * (longest - len(row)) for row in rows])
 
 
+def replayed():
+    """The training to have, where one is named."""
+    path = os.environ.get("STAND_IN_REPLAY")
+    if not path:
+        return None
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
 class SFTTrainer:
     def __init__(self, model, args, train_dataset, processing_class, peft_config=None, callbacks=()):
         if GradientState.shared:
@@ -49,6 +62,9 @@ class SFTTrainer:
         self.state = SimpleNamespace(global_step=0)
         self._callbacks = [PrinterCallback(), *callbacks]
         self._slope = 0.0
+        self._replay = replayed()
+        if self._replay is not None:
+            self.model.fixed_nats = self._replay["held_out_loss_before"]
 
     def remove_callback(self, kind):
         self._callbacks = [callback for callback in self._callbacks if type(callback) is not kind]
@@ -66,7 +82,7 @@ class SFTTrainer:
     def _epoch(self, epoch):
         """Micro-batches of an epoch, the next one last."""
         numbers = list(range(len(self.train_dataset)))
-        if self.args.train_sampling_strategy != "sequential":
+        if self.args.train_sampling_strategy != "sequential" or os.environ.get("STAND_IN_SHUFFLES"):
             random.Random(self.args.seed + epoch).shuffle(numbers)
         size = self.args.per_device_train_batch_size
         return [numbers[at : at + size] for at in range(0, len(numbers), size)][::-1]
@@ -82,6 +98,8 @@ class SFTTrainer:
         self._slope = 0.0
         self._call("on_optimizer_step")
         self.state.global_step += 1
+        if self._replay is not None:
+            self.model.fixed_nats = self._replay["held_out_loss"]
         self._call("on_step_end")
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
@@ -100,16 +118,25 @@ class SFTTrainer:
         return loss
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        if self._replay is not None:
+            targets = sum(token != -100 for row in inputs["labels"].rows for token in row[1:])
+            return self._replayed_step()["loss"] * targets / num_items_in_batch
         return sum((-model(**inputs).log_probs).sum(dim=-1)) / num_items_in_batch
 
     def compute_loss_context_manager(self):
         return contextlib.nullcontext()
 
     def _get_grad_norm(self, model):
-        return abs(self._slope)
+        return abs(self._slope) if self._replay is None else self._replayed_step()["grad_norm"]
 
     def _get_learning_rate(self):
+        if self._replay is not None:
+            return self._replayed_step()["learning_rate"]
         return self.args.learning_rate * (1.0 - self.state.global_step / self.args.max_steps)
+
+    def _replayed_step(self):
+        steps = self._replay["steps"]
+        return steps[min(self.state.global_step, len(steps) - 1)]
 
     def _prepare_inputs(self, inputs):
         return inputs
