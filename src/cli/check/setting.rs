@@ -122,7 +122,9 @@ mod tests {
     fn what_cannot_be_compared_is_refused_by_its_key() {
         let packed = checked(|recipe| recipe.batch.packing = true).unwrap_err().to_string();
         assert!(packed.contains("recipe.yaml: key `batch.packing`"), "{packed}");
-        let pairs = checked(|recipe| recipe.trainer = TrainerKind::Dpo).unwrap_err().to_string();
+        let pairs = checked(|recipe| recipe.trainer = TrainerKind::Dpo)
+            .unwrap_err()
+            .to_string();
         assert!(pairs.contains("recipe.yaml: key `trainer`"), "{pairs}");
         let place = Place {
             on_cpu: true,
