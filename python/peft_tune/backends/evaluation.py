@@ -69,8 +69,12 @@ def standard_error(losses, targets, micro_batch):
     return error if math.isfinite(error) else None
 
 
-def evaluate(trainer, rows, micro_batch):
-    """Evaluates the model of a trainer on rows in their order; takes no random number, and leaves the model's mode."""
+def evaluate(trainer, rows, micro_batch, ranks):
+    """Evaluates the model of a trainer on rows in their order; takes no random number, and leaves the model's mode.
+
+    Ranks take micro-batches in turn, and as many each: where one has none left, it computes the last one again for the
+    sums that its model makes with the others'.
+    """
     import torch
 
     began = time.perf_counter()
@@ -81,16 +85,28 @@ def evaluate(trainer, rows, micro_batch):
     # The wrapped model computes in the training's precision.
     model = trainer.model_wrapped
     was_training = model.training
-    losses, targets, right = [], [], 0
+    starts, found = range(0, len(rows), micro_batch), []
     model.eval()
     try:
         with torch.no_grad(), trainer.compute_loss_context_manager():
-            for start in range(0, len(rows), micro_batch):
+            for turn in range(0, len(starts), ranks.count):
+                own = turn + ranks.rank
+                start = starts[min(own, len(starts) - 1)]
                 inputs = trainer._prepare_inputs(collate(rows[start : start + micro_batch]))
                 outputs = model(**inputs, use_cache=False, fused_lm_head=True)
-                losses += (-outputs.log_probs.double()).sum(dim=-1).tolist()
-                targets += outputs.label_mask.sum(dim=-1).tolist()
-                right += int(outputs.is_top1.sum())
+                losses = (-outputs.log_probs.double()).sum(dim=-1).tolist()
+                targets = outputs.label_mask.sum(dim=-1).tolist()
+                if own < len(starts):
+                    found.append((start, losses, targets, int(outputs.is_top1.sum())))
     finally:
         model.train(was_training)
+    return in_order(ranks.gathered(found), micro_batch, began)
+
+
+def in_order(found, micro_batch, began):
+    """The evaluation of all ranks' micro-batches."""
+    all_of = sorted(one for of_rank in found for one in of_rank)
+    losses = [loss for _, of_rows, *_ in all_of for loss in of_rows]
+    targets = [count for _, _, of_rows, _ in all_of for count in of_rows]
+    right = sum(count for *_, count in all_of)
     return Evaluation(losses, targets, micro_batch, right, time.perf_counter() - began)
