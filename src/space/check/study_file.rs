@@ -69,9 +69,6 @@ fn study_of(document: Document, options: ReadOptions, asked: Option<Backend>) ->
     let target = context.target(&file)?;
     let mut parameters = context.parameters(&file.space, trains)?;
     let baseline = context.baseline(&file.baseline, &parameters, trains)?;
-    if matches!(backend, Backend::Trl(_)) {
-        context.refuse_values_for_trl(&parameters, &baseline)?;
-    }
     let score = context.score(&file)?;
     let scored = score_metrics(score.as_ref());
     let metrics = trains.then_some(scored.as_slice());
