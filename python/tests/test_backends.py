@@ -9,6 +9,7 @@ import json
 import math
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -30,10 +31,13 @@ from peft_tune.backends import (
     faults,
     first_adapter,
     kinds,
+    launched,
     losses,
     preference,
     probe,
     protocol,
+    rank_group,
+    ranks,
     rival,
     serve,
     steady,
@@ -143,6 +147,23 @@ class Holds(OnAWire):
         self.control.begin(1)
         self.assertFalse(self.control.is_stopped(1))
         self.assertEqual(self.control.wait_while_held(1), 0.0)
+
+    def test_requests_go_on_to_where_the_trial_runs_those_that_came_before_it_too(self):
+        said = []
+        self.control.hold(1)
+        self.control.grant(5)
+        self.control.hold(2)
+        self.control.cancel(5)
+        self.control.cancel(4)
+        self.control.relay_to(5, said.append)
+        self.control.resume()
+        self.control.set_under_way(5)
+        self.control.coordinator_gone()
+        self.control.relay_to(5, None)
+        self.control.hold(3)
+        requests = [(one["request"], one.get("number", one.get("turn"))) for one in said]
+        expected = [("cancel", 5), ("measure", 5), ("hold", 2), ("resume", None), ("cancel", 5)]
+        self.assertEqual(requests, expected)
 
     def test_nobody_is_waited_for_who_does_not_read(self):
         closed = Wire()
@@ -306,6 +327,15 @@ class Devices(unittest.TestCase):
         start, end = gpu.mark(), gpu.mark()
         self.assertAlmostEqual(gpu.seconds(start, end), 0.005)
 
+    def test_a_rank_takes_its_own_of_several_gpus(self):
+        cuda, seen = StandInCuda(), []
+        cuda.set_device = seen.append
+        cuda.get_device_properties = lambda index: types.SimpleNamespace(total_memory=1000 + index)
+        with unittest.mock.patch.dict(sys.modules, torch=types.SimpleNamespace(cuda=cuda)):
+            gpu = Device.open("cuda:5", 1)
+        self.assertEqual((gpu.own_name, gpu.collectives, gpu.memory_bytes(), seen), ("cuda:1", "nccl", 1001, [1]))
+        self.assertEqual(Device("cpu", None).collectives, "gloo")
+
     def test_a_limit_is_a_share_of_a_gpu(self):
         gpu, cuda = self.gpu()
         gpu.set_limit(250, 100)
@@ -418,6 +448,60 @@ class Evaluations(unittest.TestCase):
         self.assertEqual((event["loss"], event["accuracy"], event["target_tokens"]), (3.0, 0.5, 40))
         self.assertAlmostEqual(event["standard_error"], math.sqrt(14 / 3 / 4))
         self.assertEqual(found.rows()["losses"], [10.0, 20.0, 30.0, 60.0])
+
+    def test_ranks_take_micro_batches_in_turn_and_as_many_each(self):
+        class Rows(list):
+            def sum(self, dim=None):
+                return Rows(self) if dim is not None else sum(self)
+
+            def double(self):
+                return self
+
+            def __neg__(self):
+                return self
+
+            def tolist(self):
+                return list(self)
+
+        class Model:
+            training = True
+
+            def __init__(self):
+                self.seen = []
+
+            def eval(self):
+                self.training = False
+
+            def train(self, mode):
+                self.training = mode
+
+            def __call__(self, rows, **_):
+                self.seen.append(list(rows))
+                losses = Rows(10.0 * row for row in rows)
+                return types.SimpleNamespace(log_probs=losses, label_mask=Rows(rows), is_top1=Rows([1]))
+
+        def trainer_of(model):
+            return types.SimpleNamespace(
+                data_collator=lambda rows: {"rows": rows},
+                model_wrapped=model,
+                _prepare_inputs=lambda inputs: inputs,
+                compute_loss_context_manager=contextlib.nullcontext,
+            )
+
+        found, models = [], [Model(), Model()]
+        torch = types.SimpleNamespace(no_grad=contextlib.nullcontext)
+        with unittest.mock.patch.dict(sys.modules, torch=torch):
+            alone = evaluation.evaluate(trainer_of(Model()), [1, 2, 3, 4, 5], 2, ranks.Ranks())
+            for rank in (1, 0):
+                # The last one to ask has what all found.
+                of_rank = ranks.Ranks(rank, 2, lambda value: found.append(value) or found[::-1])
+                # That asked for its process already.
+                del found[-1]
+                both = evaluation.evaluate(trainer_of(models[rank]), [1, 2, 3, 4, 5], 2, of_rank)
+        self.assertEqual([model.seen for model in models], [[[1, 2], [5]], [[3, 4], [5]]])
+        self.assertEqual(both._replace(seconds=0.0), alone._replace(seconds=0.0))
+        self.assertEqual((both.losses, both.right), ([10.0, 20.0, 30.0, 40.0, 50.0], 3))
+        self.assertTrue(models[0].training)
 
     def test_one_micro_batch_says_nothing_of_its_error(self):
         found = evaluation.Evaluation([10.0, 20.0], [10, 10], 4, 0, 0.5)
@@ -584,6 +668,55 @@ class Rivals(unittest.TestCase):
         self.assertEqual(len(self.evaluated(watch, 4, math.nan)[0]), self.ROWS)
 
 
+class OfRanks(unittest.TestCase):
+    def test_a_step_is_that_of_all_ranks_and_the_first_one_decides(self):
+        def step(loss, tokens, peak, is_stopped):
+            event = {"step": 3, "loss": loss, "tokens": tokens, "target_tokens": tokens // 2, "grad_norm": 1.5}
+            return ranks.Step(event, 2, peak, is_stopped, 7.0)
+
+        found = ranks.of_all([step(2.0, 10, 70, False), step(4.0, 30, 90, True)])
+        expected = {"step": 3, "loss": 3.0, "tokens": 40, "target_tokens": 20, "grad_norm": 1.5}
+        self.assertEqual(found, ranks.Step(expected, 4, 90, False, 7.0))
+        self.assertIsNone(ranks.of_all([step(1.0, 4, None, False)]).peak)
+
+    def test_one_process_is_all_there_is(self):
+        alone = ranks.Ranks()
+        alone.meet()
+        self.assertEqual((alone.count, alone.is_first, alone.gathered(3), alone.most(None)), (1, True, [3], None))
+        self.assertTrue(alone.are_whole())
+        gone = subprocess.Popen([sys.executable, "-c", ""])
+        gone.wait()
+        self.assertFalse(ranks.Ranks(0, 2, lambda value: [value, gone.pid]).are_whole())
+
+    def test_ranks_have_the_places_that_are_assigned_or_share_the_worker_s(self):
+        places = rank_group.places_of([], 2, "cpu", 5)
+        self.assertEqual(places, [{"device": "cpu", "threads": 2, "cpus": []}] * 2)
+        on_gpus = rank_group.places_of(None, 2, "cuda:0", 8)
+        self.assertEqual([place["device"] for place in on_gpus], ["cuda:0", "cuda:1"])
+        assigned = [{"device": "cuda:3", "threads": 4, "cpus": [1]}, {"device": "cuda:1", "threads": None}]
+        places = rank_group.places_of(assigned, 2, "cuda:3", 8)
+        found = [(one["device"], one["threads"], one["cpus"]) for one in places]
+        self.assertEqual(found, [("cuda:3", 4, [1]), ("cuda:1", 8, [])])
+
+    def test_ranks_see_their_gpus_of_those_that_the_program_sees(self):
+        self.assertEqual(rank_group.visible(["cpu", "cpu"], "0,1"), "")
+        self.assertEqual(rank_group.visible(["cuda:1", "cuda:0"], None), "1,0")
+        self.assertEqual(rank_group.visible(["cuda:1", "cuda:0"], "GPU-a, GPU-b"), "GPU-b,GPU-a")
+        with self.assertRaisesRegex(trial_files.Invalid, "no GPU cuda:2"):
+            rank_group.visible(["cuda:0", "cuda:2"], "4,7")
+
+    def test_a_launcher_starts_what_takes_several_devices_or_deepspeed(self):
+        for recipe, is_launched in (
+            ({}, False),
+            ({"batch": {"devices": 1}, "optimizer": {"kind": "adamw"}}, False),
+            ({"batch": {"devices": 2}}, True),
+            ({"optimizer": {"offload": "host"}}, True),
+        ):
+            self.assertEqual(launched.is_launched(recipe), is_launched, recipe)
+        self.assertEqual(launched.message_in(b'"text"\n'), {})
+        self.assertEqual(launched.message_in(b"garbage\n"), {})
+
+
 class Faults(unittest.TestCase):
     def test_a_fault_is_meant_for_its_phase_trial_and_attempts(self):
         fault = faults.Fault("nan:train,trial=3,attempts=2")
@@ -615,6 +748,7 @@ class Probes(unittest.TestCase):
 
 ANSWER = {
     "config": "a: 1",
+    "beside": {},
     "model": "/model",
     "train": "TRAIN",
     "held_out": "TRAIN",

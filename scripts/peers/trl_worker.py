@@ -1,10 +1,11 @@
 """What the worker of `backend: trl` does with TRL itself, on the CPU. scripts/peers/trl-test.sh runs this.
 
-    trl_worker.py PROGRAM DATABASE FOLDER [--only bits,fields,steps,peak,limit,overhead,kills] [--kills 3] [--seed 1]
+    trl_worker.py PROGRAM DATABASE FOLDER [--only bits,ranks,fields,steps,peak,limit,overhead,kills] [--kills 3] [--seed 1]
 
 The interpreter that runs this has TRL. DATABASE has a study `trl` with a complete trial, whose recipe is taken.
 
 bits       settings A, B, A in one worker and A in a fresh one: losses, rates, norms and held-out losses equal to the bit
+ranks      two ranks of a micro-batch each beside one device with two: losses and norms within 1e-5, and ranks end with their worker
 fields     SFTConfig and LoraConfig of a trial beside those that TRL's parser makes of `export --format trl`, field by field
 steps      `peft-tune check` of ten steps from one adapter, in fp32 and in bf16: the engines agree; losses in fp32 within 1e-5
 peak       the measured peak beside what `plan --check --stack trl --device cpu` predicts: within 3%
@@ -38,6 +39,10 @@ PEAK_WITHIN, OVERHEAD_S = 0.03, 0.5
 MANY_ROWS, LIMIT_BYTES = 1024, 1 << 30
 #: Share of the kills that come before the worker greets, and seconds that such a start takes at the least.
 AT_START, START_S = 0.2, 3.0
+#: Relative distance of fp32 numbers of one training on two devices and on one.
+RANKS_WITHIN = 1e-5
+#: Seconds in which the ranks of a worker that was killed are gone.
+GONE_S = 10.0
 #: Module whose processes are the Python workers.
 MODULE = "peft_tune.backends"
 
@@ -70,8 +75,8 @@ class Worker:
             fail(f"the worker ended with {self.process.wait()}")
         return json.loads(line)
 
-    def run(self, number, recipe, plan, limit_bytes=None, state="complete"):
-        """Runs a trial to its end, which is to be of this state, and returns what it told."""
+    def begin(self, number, recipe, plan, limit_bytes=None):
+        """Hands a trial over."""
         self.say(
             request="trial",
             number=number,
@@ -80,6 +85,10 @@ class Worker:
             memory_limit_bytes=limit_bytes,
             time_limit_s=None,
         )
+
+    def run(self, number, recipe, plan, limit_bytes=None, state="complete"):
+        """Runs a trial to its end, which is to be of this state, and returns what it told."""
+        self.begin(number, recipe, plan, limit_bytes)
         told = types.SimpleNamespace(steps=[], evaluations=[], ended=None)
         while told.ended is None:
             message = self.hear()
@@ -180,6 +189,56 @@ def check_bits(options):
             fail(f"{name} a setting trains to {found}, and not to {values[0]}")
     counted = f"{len(values[0][0])} steps and {len(values[0][1])} evaluations"
     print(f"bits: {counted}, the same after another setting and in a fresh process")
+
+
+def processes_below(process):
+    """Python workers and ranks below a process, children of children too."""
+    own = workers_below(process)
+    return own + [one for child in own for one in processes_below(child)]
+
+
+def is_near(first, second):
+    """Whether numbers are the same but for rounding in fp32, of which sums of another order have more."""
+    return all(abs(one - other) <= RANKS_WITHIN * max(abs(one), abs(other)) for one, other in zip(first, second, strict=True))
+
+
+def check_ranks(options):
+    _, recipe, _ = recipes(options)
+    # Each rank draws masks of its own.
+    recipe["adapter"]["dropout"] = 0.0
+    on_one, on_two = json.loads(json.dumps(recipe)), recipe
+    on_one["batch"].update(micro_batch=2, gradient_accumulation=2)
+    on_two["batch"].update(micro_batch=2, gradient_accumulation=1, devices=2)
+    plan = plan_of(6, evaluations=2, measure={"steps": 2, "max_warmup_steps": 2})
+    with worker_of(options) as worker:
+        one, two, again = [worker.run(number, of_this, plan) for number, of_this in enumerate([on_one, on_two, on_two])]
+        ranks = processes_below(worker.process.pid)
+        worker.run(3, on_one, plan_of(2))
+        left = processes_below(worker.process.pid)
+    if len(ranks) != 3 or left:
+        fail(f"two ranks and their launcher are the processes {ranks}, and {left} stay for a trial on one device")
+    steps = [[value for step in values_of(told)[0] for value in step] for told in (one, two)]
+    evaluations = [[value for told_of in values_of(told)[1] for value in told_of] for told in (one, two)]
+    if not is_near(*steps) or not is_near(*evaluations):
+        fail(f"on two devices a setting trains to {values_of(two)}, and on one to {values_of(one)}")
+    if values_of(again) != values_of(two):
+        fail(f"ranks that stay train a setting to {values_of(again)} after {values_of(two)}")
+    tokens = [told.ended["state"]["metrics"]["train_tokens"] for told in (one, two)]
+    if tokens[0] != tokens[1]:
+        fail(f"of the same rows {tokens} tokens are counted")
+    killed = worker_of(options)
+    killed.begin(0, on_two, plan_of(10_000))
+    while killed.hear().get("event") != "step":
+        pass
+    ranks = processes_below(killed.process.pid)
+    killed.process.kill()
+    killed.process.wait()
+    began = time.monotonic()
+    while any(MODULE in command_line(process) for process in ranks):
+        if time.monotonic() - began > GONE_S:
+            fail(f"the ranks {ranks} outlived their worker")
+        time.sleep(0.01)
+    print(f"ranks: {len(one.steps)} steps on two devices as on one, and {len(ranks)} processes end with their worker")
 
 
 def fields_of_export(options, number):
@@ -450,6 +509,7 @@ def check_kills(options):
 
 CHECKS = {
     "bits": check_bits,
+    "ranks": check_ranks,
     "fields": check_fields,
     "steps": check_steps,
     "peak": check_peak,

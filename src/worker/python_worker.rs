@@ -34,10 +34,13 @@ const FILES: &[(&str, &str)] = carried![
     "faults.py",
     "first_adapter.py",
     "kinds.py",
+    "launched.py",
     "losses.py",
     "preference.py",
     "probe.py",
     "protocol.py",
+    "rank_group.py",
+    "ranks.py",
     "rival.py",
     "serve.py",
     "settings.py",
@@ -63,6 +66,9 @@ const OF_LAUNCHERS: [&str; 6] = [
     "WORLD_SIZE",
 ];
 const OF_ACCELERATE: &str = "ACCELERATE_";
+
+/// Variable in which a worker that sees its own GPU alone has those that this process sees: a trial may take several.
+const VISIBLE: &str = "PEFT_TUNE_VISIBLE_DEVICES";
 
 /// Digits of the hash that a folder is named by.
 const DIGITS: usize = 16;
@@ -112,8 +118,8 @@ impl PythonWorker {
 
     /// Becomes the worker on `device` with `threads` threads. Returns only where that fails.
     pub fn replace_process(&self, device: &str, threads: usize) -> PythonWorkerError {
-        let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-        let Some(visible) = visible_for(device, visible.as_deref()) else {
+        let all = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+        let Some(own) = visible_for(device, all.as_deref()) else {
             let device = device.to_owned();
             return PythonWorkerError::NoDevice { device };
         };
@@ -130,11 +136,15 @@ impl PythonWorker {
         command
             .env("PEFT_TUNE_PROGRAM", program)
             .env("PEFT_TUNE_VERSION", env!("CARGO_PKG_VERSION"))
-            .env("CUDA_VISIBLE_DEVICES", visible)
+            .env("CUDA_VISIBLE_DEVICES", own)
             .env("OMP_NUM_THREADS", &threads)
             .env("MKL_NUM_THREADS", &threads)
             // Sums in the same order each time, where a GPU has a choice.
             .env("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
+        match all {
+            Some(all) => command.env(VISIBLE, all),
+            None => command.env_remove(VISIBLE),
+        };
         failed(command.exec())
     }
 
@@ -244,6 +254,8 @@ mod tests {
         ] {
             assert!(protocol.lines().any(|one| one == line), "{line}");
         }
+        let (_, group) = FILES.iter().find(|(name, _)| *name == "rank_group.py").unwrap();
+        assert!(group.contains(&format!("VISIBLE_VARIABLE = \"{VISIBLE}\"")));
     }
 
     #[test]

@@ -214,6 +214,9 @@ mod trl_families;
 /// Searches on preferences through stand-ins of TRL's trainers.
 #[cfg(target_os = "linux")]
 mod trl_preferences;
+/// Trials in TRL on several devices: the ranks of a worker, and how they end.
+#[cfg(target_os = "linux")]
+mod trl_ranks;
 /// Searches whose trials TRL trains, without Python.
 mod trl_search;
 /// Searches that start from earlier studies in the same database.

@@ -80,10 +80,12 @@ def standard_error(losses, targets, micro_batch):
     return error if math.isfinite(error) else None
 
 
-def evaluate(trainer, rows, micro_batch, watch=None):
+def evaluate(trainer, rows, micro_batch, ranks, watch=None):
     """Evaluates the model of a trainer on rows; takes no random number, and leaves the model's mode.
 
-    A watch may end it before all rows are evaluated: then they come in an order that is spread over all of them.
+    A watch may end it before all rows are evaluated: then they come in an order that is spread over all of them. Ranks
+    take micro-batches in turn, and as many each: where one has none left, it computes the last one again for the sums
+    that its model makes with the others'. No watch can be on several.
     """
     import torch
 
@@ -96,16 +98,22 @@ def evaluate(trainer, rows, micro_batch, watch=None):
     model = trainer.model_wrapped
     was_training = model.training
     tally = Tally(len(rows), micro_batch)
+    order = rival.order(tally.batches, watch is not None and watch.next_look() is not None)
     model.eval()
     try:
         with torch.no_grad(), trainer.compute_loss_context_manager():
-            for number in rival.order(tally.batches, watch is not None and watch.next_look() is not None):
+            for turn in range(0, len(order), ranks.count):
+                own = turn + ranks.rank
+                number = order[min(own, len(order) - 1)]
                 inputs = trainer._prepare_inputs(collate(rows[tally.rows_of(number)]))
-                tally.take(number, model(**inputs, use_cache=False, fused_lm_head=True))
+                outputs = model(**inputs, use_cache=False, fused_lm_head=True)
+                if own < len(order):
+                    tally.take(number, outputs)
                 if watch is not None and tally.is_looked_at(watch) and watch.look(*tally.so_far()):
                     break
     finally:
         model.train(was_training)
+    tally.join(ranks.gathered(tally.found))
     _, losses, targets = tally.so_far()
     return Evaluation(losses, targets, micro_batch, tally.right, time.perf_counter() - began)
 
@@ -117,9 +125,9 @@ class Tally:
         self._rows, self._micro_batch = rows, micro_batch
         #: Micro-batches in all.
         self.batches = math.ceil(rows / micro_batch)
-        self._found = {}
-        #: Target tokens so far that the model finds the most likely ones.
-        self.right = 0
+        #: Of each micro-batch so far, by number: losses and target tokens of its rows, and how many of those tokens the model
+        #: finds the most likely ones.
+        self.found = {}
 
     def rows_of(self, number):
         """The rows of a micro-batch."""
@@ -128,19 +136,28 @@ class Tally:
     def take(self, number, outputs):
         """Takes in what the model says of a micro-batch."""
         losses = (-outputs.log_probs.double()).sum(dim=-1).tolist()
-        self._found[number] = (losses, outputs.label_mask.sum(dim=-1).tolist())
-        self.right += int(outputs.is_top1.sum())
+        self.found[number] = (losses, outputs.label_mask.sum(dim=-1).tolist(), int(outputs.is_top1.sum()))
+
+    def join(self, found):
+        """Takes in the micro-batches of all ranks."""
+        for of_rank in found:
+            self.found.update(of_rank)
+
+    @property
+    def right(self):
+        """Target tokens so far that the model finds the most likely ones."""
+        return sum(right for *_, right in self.found.values())
 
     def is_looked_at(self, watch):
         """Whether a watch looks now: none does at the end."""
-        look, rows = watch.next_look(), sum(len(losses) for losses, _ in self._found.values())
+        look, rows = watch.next_look(), sum(len(losses) for losses, *_ in self.found.values())
         return look is not None and look <= rows < self._rows
 
     def so_far(self):
         """Numbers, losses and target tokens of the rows that were gone through, in the order of the rows."""
         numbers, losses, targets = [], [], []
-        for number in sorted(self._found):
-            of_rows, of_targets = self._found[number]
+        for number in sorted(self.found):
+            of_rows, of_targets, _ = self.found[number]
             start = self.rows_of(number).start
             numbers += range(start, start + len(of_rows))
             losses += of_rows

@@ -16,7 +16,7 @@ VERSIONS = {
 }
 
 #: Packages that some values alone need.
-OPTIONAL = ["bitsandbytes"]
+OPTIONAL = ["bitsandbytes", "deepspeed"]
 
 
 def probe():

@@ -89,7 +89,7 @@ class StepWatch:
             "step": number,
             "loss": sum(float(loss) for loss in self._losses),
             "learning_rate": float(self._learning_rate),
-            "grad_norm": float(self._grad_norm),
+            "grad_norm": whole(self._grad_norm),
             "tokens": tokens,
             "target_tokens": targets,
             "seconds": {
@@ -107,6 +107,11 @@ class StepWatch:
 
     def _sum(self, laps):
         return sum(self.device.seconds(start, end) for start, end in laps)
+
+
+def whole(norm):
+    """A norm as a number. That of weights which are shared out lies in parts on the ranks."""
+    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
 
 @functools.lru_cache(maxsize=None)

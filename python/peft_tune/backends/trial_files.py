@@ -26,6 +26,8 @@ class TrialFiles(NamedTuple):
 
     #: Text of the file that `trl sft --config` reads.
     config: str
+    #: Texts of files that it names by their names, which have to lie where it is read.
+    beside: dict
     #: Folder of the model.
     model: str
     #: Rows to train on, and rows to evaluate on: Arrow streams of `input_ids` and `labels`.

@@ -129,6 +129,7 @@ mod tests {
         let place = Place {
             on_cpu: true,
             has_bitsandbytes: true,
+            has_deepspeed: true,
         };
         let refused = |change: fn(&mut Recipe)| {
             let found = checked(change).unwrap();

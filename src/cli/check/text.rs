@@ -153,6 +153,7 @@ mod tests {
             python: "3.12.3".to_owned(),
             packages: Vec::new(),
             devices: Vec::new(),
+            wanted: Vec::new(),
         };
         let report = Report {
             recipe: "recipe.yaml".to_owned(),

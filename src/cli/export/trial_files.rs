@@ -5,6 +5,7 @@
 //! `datasets.Dataset.from_file` maps into memory; those of preferences as JSON lines, whose tokens the trainer makes. Their
 //! names come from their tokens, so that trials on the same tokens share them.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 
@@ -16,8 +17,9 @@ use crate::cli::CliError;
 use crate::cli::data::model_family::ModelFamily;
 use crate::cli::terminal::output::write_exact;
 use crate::tools::Tool;
-use crate::tools::export::{ExportInput, Known, RenderError, Rendered, TrainedRows, Warning};
+use crate::tools::export::{DEEPSPEED_FILE, ExportInput, Known, RenderError, Rendered, TrainedRows, Warning};
 use peft_tune_core::architecture::Architecture;
+use peft_tune_core::predict::stack::deepspeed_refuses;
 use peft_tune_core::recipe::{DataSettings, Recipe, TargetModules, TargetPreset, TrainerKind, TrainingLength};
 use peft_tune_core::study::{Metrics, TrialNumber, TrialPlan};
 use peft_tune_engine::data::{BatchSource, PreparedData, evaluation_batches};
@@ -46,6 +48,8 @@ struct Request {
 struct TrialFiles {
     /// Text of the file that the tool would be started with.
     config: String,
+    /// Texts of the files that it names by their names alone, for the folder that the trial runs in.
+    beside: BTreeMap<&'static str, String>,
     /// Folder of the model.
     model: PathBuf,
     /// File of the rows that are trained on.
@@ -123,8 +127,11 @@ impl TrialFiles {
             ..Known::default()
         };
         let rendered = rendered(tool, &recipe, known).map_err(CliError::bad_input)?;
+        let beside = rendered.files.iter().filter(|(name, _)| *name == DEEPSPEED_FILE);
+        let beside = beside.cloned().collect();
         Ok(Self {
             config: started_with(tool, rendered)?,
+            beside,
             train: rows.train,
             held_out: rows.held_out,
             steps,
@@ -167,10 +174,6 @@ pub(in crate::cli) fn refused(tool: Tool, recipe: &Recipe, architecture: Option<
         let what = format!("{title} does not mix sets as trials do; name the files of one set");
         refuse("data.train", what);
     }
-    if recipe.batch.devices > 1 {
-        let what = format!("a worker in {title} trains on one device; set `devices: 1`");
-        refuse("batch.devices", what);
-    }
     if !tool.takes_optimizer(optimizer) {
         let what = format!("{title} has no optimizer `{optimizer}`; search with another one");
         refuse("optimizer.kind", what);
@@ -186,7 +189,11 @@ pub(in crate::cli) fn refused(tool: Tool, recipe: &Recipe, architecture: Option<
     };
     match rendered(tool, &of_tokens, known) {
         Ok(Rendered { warnings, .. }) => {
-            refused.extend(warnings.into_iter().filter(|warning| !is_measured(warning.field)));
+            refused.extend(
+                warnings
+                    .into_iter()
+                    .filter(|warning| !is_measured(warning.field, recipe)),
+            );
         }
         Err(RenderError::Refused { field, reason, .. }) => refused.push(Warning {
             field,
@@ -211,6 +218,16 @@ fn refused_of_preferences(title: &str, recipe: &Recipe) -> Vec<Warning> {
             trainer == TrainerKind::Orpo && recipe.precision.is_quantized(),
             "precision",
             "raises frozen values of quantized models for ORPO, which trials share; set `precision` to fp32, bf16 or fp16",
+        ),
+        (
+            recipe.batch.devices > 1,
+            "batch.devices",
+            "trains preferences on one device in trials so far; set `devices: 1`",
+        ),
+        (
+            !recipe.optimizer.offload.is_none(),
+            "optimizer.offload",
+            "trains preferences without DeepSpeed in trials so far; set `optimizer_offload: none`",
         ),
         (
             recipe.batch.packing,
@@ -255,11 +272,13 @@ fn unknown_layers(recipe: &Recipe, family: &ModelFamily) -> Option<Warning> {
     }
 }
 
-/// Whether trials are measured with what the tool's file tells of a field: the trial or the model decides it, or, of
-/// packing, the tool ends where it cannot keep documents apart.
-fn is_measured(field: &str) -> bool {
+/// Whether trials are measured with what the tool's file tells of a field: the trial or the model decides it; of
+/// packing, the tool ends where it cannot keep documents apart; and the file that says updates on the host lies beside the
+/// trial's.
+fn is_measured(field: &str, recipe: &Recipe) -> bool {
     let is_of_trial = ["data.", "training."].iter().any(|group| field.starts_with(group));
-    is_of_trial || ["model", "batch.packing"].contains(&field)
+    let is_beside = field == "optimizer.offload" && deepspeed_refuses(recipe).is_none();
+    is_of_trial || is_beside || ["model", "batch.packing"].contains(&field)
 }
 
 /// Length of the longest phase: the training, else the steps of the profile phase.
@@ -302,7 +321,8 @@ mod tests {
     use super::*;
     use crate::tools::import::parse_recipe;
     use peft_tune_core::recipe::{
-        AdapterSettings, Checkpointing, OptimizerKind, OptimizerOffload, TrainingData, TrainingSet,
+        AdapterSettings, Checkpointing, OptimizerKind, OptimizerOffload, Precision, ReferencePass, Sharding,
+        TrainingData, TrainingSet,
     };
 
     /// Fields that a changed recipe is refused for in TRL.
@@ -320,17 +340,49 @@ mod tests {
             refused_after(|recipe| recipe.optimizer.loraplus_ratio = Some(16.0)),
             ["optimizer.loraplus_ratio"]
         );
-        assert_eq!(
-            refused_after(|recipe| recipe.optimizer.offload = OptimizerOffload::Host),
-            ["optimizer.offload"]
-        );
+        let by_sgd = |recipe: &mut Recipe| {
+            (recipe.optimizer.kind, recipe.optimizer.offload) = (OptimizerKind::Sgd, OptimizerOffload::Host);
+        };
+        assert_eq!(refused_after(by_sgd), ["optimizer.offload"]);
+        let shared_out = |recipe: &mut Recipe| {
+            (recipe.batch.devices, recipe.batch.sharding) = (2, Sharding::Full);
+            recipe.precision = Precision::Int8;
+        };
+        assert_eq!(refused_after(shared_out), ["batch.sharding"]);
         assert_eq!(
             refused_after(|recipe| recipe.gradient_checkpointing = Checkpointing::EVERY_SECOND),
             ["gradient_checkpointing"]
         );
-        assert_eq!(refused_after(|recipe| recipe.batch.devices = 2), ["batch.devices"]);
         let muon = refused_after(|recipe| recipe.optimizer.kind = OptimizerKind::Muon);
         assert_eq!(muon[0], "optimizer.kind");
+    }
+
+    #[test]
+    fn what_trials_of_preferences_do_not_train_is_refused_by_its_field() {
+        let after = |trainer, change: fn(&mut Recipe)| {
+            refused_after(|recipe| {
+                (recipe.trainer, recipe.batch.micro_batch) = (trainer, 2);
+                change(recipe);
+            })
+        };
+        for trainer in [TrainerKind::Dpo, TrainerKind::Kto, TrainerKind::Orpo] {
+            assert_eq!(after(trainer, |_| {}), Vec::<&str>::new(), "{trainer}");
+            assert_eq!(after(trainer, |recipe| recipe.batch.devices = 2), ["batch.devices"]);
+            let packed = after(trainer, |recipe| recipe.batch.packing = true);
+            assert_eq!(packed, ["batch.packing"], "{trainer}");
+            let on_host = after(trainer, |recipe| recipe.optimizer.offload = OptimizerOffload::Host);
+            assert_eq!(on_host[0], "optimizer.offload", "{trainer}");
+        }
+        let alone: fn(&mut Recipe) = |recipe| recipe.batch.micro_batch = 1;
+        assert_eq!(after(TrainerKind::Kto, alone), ["batch.micro_batch"]);
+        assert_eq!(after(TrainerKind::Dpo, alone), Vec::<&str>::new());
+        let quantized: fn(&mut Recipe) = |recipe| recipe.precision = Precision::Nf4;
+        assert_eq!(after(TrainerKind::Orpo, quantized), ["precision"]);
+        assert_eq!(after(TrainerKind::Dpo, quantized), Vec::<&str>::new());
+        let whole = after(TrainerKind::Dpo, |recipe| {
+            (recipe.adapter, recipe.reference) = (None, ReferencePass::Precomputed);
+        });
+        assert_eq!(whole, ["reference"]);
     }
 
     #[test]
@@ -354,6 +406,12 @@ mod tests {
 
     #[test]
     fn what_a_trial_decides_by_itself_is_not_refused() {
+        let on_several = |recipe: &mut Recipe| {
+            (recipe.batch.devices, recipe.batch.sharding) = (2, Sharding::Full);
+        };
+        assert_eq!(refused_after(on_several), Vec::<&str>::new());
+        let on_host = |recipe: &mut Recipe| recipe.optimizer.offload = OptimizerOffload::Host;
+        assert_eq!(refused_after(on_host), Vec::<&str>::new());
         let own = |recipe: &mut Recipe| {
             recipe.training.length = TrainingLength::Tokens(1000);
             recipe.training.evaluation_rows = Some(3);

@@ -15,7 +15,9 @@ use crate::space::Seconds;
 use crate::worker::{PythonWorker, PythonWorkerError};
 
 /// Package with quantized weights and some optimizers.
-const BITSANDBYTES: &str = "bitsandbytes";
+pub(in crate::cli) const BITSANDBYTES: &str = "bitsandbytes";
+/// Package with updates on the host.
+pub(in crate::cli) const DEEPSPEED: &str = "deepspeed";
 /// Name of a Python where no environment is active.
 const PYTHON: &str = "python3";
 /// Variables that name the folder of an active environment, whose interpreter is `bin/python`.
@@ -73,6 +75,8 @@ struct Answer {
     datasets: Option<String>,
     #[serde(default)]
     bitsandbytes: Option<String>,
+    #[serde(default)]
+    deepspeed: Option<String>,
     devices: Vec<TorchDevice>,
     #[serde(default)]
     wanted: Vec<String>,
@@ -168,6 +172,7 @@ impl Interpreter {
             accelerate,
             datasets,
             bitsandbytes,
+            deepspeed,
             devices,
             wanted: ranges,
             missing,
@@ -201,8 +206,9 @@ impl Interpreter {
                 command_line(&wanted)
             )));
         }
-        // Some values alone need it.
-        let installed = packages.into_iter().chain([(BITSANDBYTES, bitsandbytes)]);
+        // Some values alone need them.
+        let optional = [(BITSANDBYTES, bitsandbytes), (DEEPSPEED, deepspeed)];
+        let installed = packages.into_iter().chain(optional);
         Ok(Stack {
             interpreter: self.path.clone(),
             python,
@@ -235,9 +241,9 @@ impl Stack {
         all.join(", ")
     }
 
-    /// Whether there is bitsandbytes, which quantized weights and some optimizers need.
-    pub(in crate::cli) fn has_bitsandbytes(&self) -> bool {
-        self.packages.iter().any(|one| one.name == BITSANDBYTES)
+    /// Whether a package is there that some values alone need.
+    pub(in crate::cli) fn has(&self, package: &str) -> bool {
+        self.packages.iter().any(|one| one.name == package)
     }
 
     /// What it computes on, for people: each GPU with its memory, or the processor.

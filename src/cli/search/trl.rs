@@ -1,9 +1,9 @@
 //! Searches whose trials run in TRL: the Python that trains, what it can train, and its place among a study's inputs.
 
-use super::worker_args::WorkerArgs;
+use super::worker_args::{WorkerArgs, most_devices};
 use crate::cli::CliError;
 use crate::cli::export::trial_files::refused;
-use crate::cli::processes::interpreter::{Interpreter, Stack};
+use crate::cli::processes::interpreter::{BITSANDBYTES, DEEPSPEED, Interpreter, Stack};
 use crate::report::printable;
 use crate::space::{SpaceError, Study, TrlBackend, recipe_for};
 use crate::store::InputRecord;
@@ -31,6 +31,7 @@ pub(in crate::cli) struct Place {
     /// Whether a trial may run on a processor.
     pub on_cpu: bool,
     pub has_bitsandbytes: bool,
+    pub has_deepspeed: bool,
 }
 
 /// Finds the Python of a study, asks it what it has unless it was asked, and notes that for the study's workers.
@@ -42,12 +43,13 @@ pub(super) fn begin(study: &Study, backend: &TrlBackend, workers: &mut WorkerArg
         Some(stack) => stack,
         None => Interpreter::find(backend.python.as_deref())?.probe()?,
     };
-    let has_bitsandbytes = stack.has_bitsandbytes();
+    let (has_bitsandbytes, has_deepspeed) = (stack.has(BITSANDBYTES), stack.has(DEEPSPEED));
     workers.stack = Some(stack);
     let slots = workers.slots(study)?;
     let place = Place {
         on_cpu: slots.iter().any(|slot| slot.device.as_deref() == Some("cpu")),
         has_bitsandbytes,
+        has_deepspeed,
     };
     Ok(check_values(study, place)?)
 }
@@ -75,11 +77,16 @@ pub(super) fn input(stack: &Stack) -> InputRecord {
 
 /// Refuses values that TRL would train otherwise than they say, alone and beside what the file fixes.
 fn check_values(study: &Study, place: Place) -> Result<(), SpaceError> {
+    let most_devices = ParamValue::Int(most_devices(study) as i64);
     let refusals = |params: &Params| {
         let recipe = recipe_for(study, params).or_else(|_| {
-            // The usual micro-batch need not divide the global batch; single rows do, and nothing is refused for either.
+            // The usual micro-batch need not divide the global batch; single rows do, and nothing is refused for either. Weights are
+            // shared out on several devices, of which there is a choice.
             let mut params = params.clone();
             params.insert("micro_batch".to_owned(), ParamValue::Int(1));
+            if !params.contains_key("devices") {
+                params.insert("devices".to_owned(), most_devices.clone());
+            }
             recipe_for(study, &params)
         });
         match recipe {
@@ -147,15 +154,12 @@ pub(in crate::cli) fn refusals_of(recipe: &Recipe, place: Place) -> Vec<Refusal>
         field,
         message: format!("{reason}; write another value, search on a GPU, or search with the native backend"),
     });
-    let absent = (!place.has_bitsandbytes)
-        .then(|| needs_of_bitsandbytes(recipe))
-        .into_iter()
-        .flatten();
-    let absent = absent.map(|field| Refusal {
+    let absent = packages_of(recipe, place).into_iter().map(|(field, package)| Refusal {
         field,
-        message: "trials in TRL take this from bitsandbytes, which the Python lacks; install it there with `pip install bitsandbytes`, or \
-                  write another value"
-            .to_owned(),
+        message: format!(
+            "trials in TRL take this from {package}, which the Python lacks; install it there with `pip install {package}`, or write \
+             another value"
+        ),
     });
     let paged = recipe.optimizer.kind.is_paged().then(|| Refusal {
         field: "optimizer.kind",
@@ -166,14 +170,22 @@ pub(in crate::cli) fn refusals_of(recipe: &Recipe, place: Place) -> Vec<Refusal>
     in_file.chain(paged).chain(on_device).chain(absent).collect()
 }
 
-/// Fields of a recipe whose values PyTorch's stack takes from bitsandbytes.
-fn needs_of_bitsandbytes(recipe: &Recipe) -> Vec<&'static str> {
+/// Fields of a recipe whose values PyTorch's stack takes from packages that are not there, with these.
+fn packages_of(recipe: &Recipe, place: Place) -> Vec<(&'static str, &'static str)> {
+    let quantized = recipe.precision.is_quantized();
+    let of_bitsandbytes = is_of_bitsandbytes(recipe.optimizer.kind);
+    let on_host = !recipe.optimizer.offload.is_none();
     let all = [
-        (recipe.precision.is_quantized(), "precision"),
-        (is_of_bitsandbytes(recipe.optimizer.kind), "optimizer.kind"),
+        (quantized && !place.has_bitsandbytes, "precision", BITSANDBYTES),
+        (
+            of_bitsandbytes && !place.has_bitsandbytes,
+            "optimizer.kind",
+            BITSANDBYTES,
+        ),
+        (on_host && !place.has_deepspeed, "optimizer.offload", DEEPSPEED),
     ];
-    let needed = all.into_iter().filter(|(is_asked, _)| *is_asked);
-    needed.map(|(_, field)| field).collect()
+    let absent = all.into_iter().filter(|(is_absent, ..)| *is_absent);
+    absent.map(|(_, field, package)| (field, package)).collect()
 }
 
 /// Fields of a recipe whose values PyTorch's stack trains on a GPU alone, with the reasons.
@@ -204,6 +216,16 @@ fn needs_of_gpu(recipe: &Recipe) -> Vec<(&'static str, &'static str)> {
             "gradient_checkpointing",
             "trials in TRL move activations from a GPU to the host, and on a processor there is nothing to move them from",
         ),
+        (
+            !recipe.batch.sharding.is_none(),
+            "batch.sharding",
+            "trials in TRL share weights out by FSDP, on GPUs only",
+        ),
+        (
+            !recipe.optimizer.offload.is_none(),
+            "optimizer.offload",
+            "trials in TRL update on the host through DeepSpeed, beside a GPU only",
+        ),
     ];
     let needed = all.into_iter().filter(|(is_asked, ..)| *is_asked);
     needed.map(|(_, field, reason)| (field, reason)).collect()
@@ -218,12 +240,12 @@ mod tests {
 
     /// Message about a study of these lines; none where all of it can be trained.
     fn refusal(lines: &str, on_cpu: bool) -> Option<String> {
-        let has_bitsandbytes = true;
         refusal_at(
             lines,
             Place {
                 on_cpu,
-                has_bitsandbytes,
+                has_bitsandbytes: true,
+                has_deepspeed: true,
             },
         )
     }
@@ -268,6 +290,10 @@ mod tests {
             "space: {rank: [4, 8], optimizer: [adamw, lion]}",
             "space: {rank: [4, 8], packing: [true, false]}",
             "space: {rank: [4, 8], gradient_checkpointing: offload}",
+            "space: {rank: [4, 8], devices: 2, sharding: full}",
+            "space: {devices: [2, 4], sharding: [none, full]}",
+            "space: {devices: [1, 2], sharding: {choices: [none, full], when: {devices: 2}}}",
+            "space: {rank: [4, 8], optimizer_offload: [none, host]}",
         ] {
             assert_eq!(refusal(lines, false), None, "{lines}");
             let told = refusal(lines, true).unwrap();
@@ -276,24 +302,29 @@ mod tests {
     }
 
     #[test]
-    fn what_bitsandbytes_has_is_refused_where_it_is_not_installed() {
+    fn what_other_packages_have_is_refused_where_they_are_not_installed() {
         let place = Place {
             on_cpu: false,
             has_bitsandbytes: false,
+            has_deepspeed: false,
         };
-        for lines in [
-            "space: {rank: [4, 8], precision: nf4}",
-            "space: {rank: [4, 8], optimizer: [adamw, lion]}",
+        for (lines, package) in [
+            ("space: {rank: [4, 8], precision: nf4}", BITSANDBYTES),
+            ("space: {rank: [4, 8], optimizer: [adamw, lion]}", BITSANDBYTES),
+            ("space: {rank: [4, 8], optimizer_offload: host}", DEEPSPEED),
         ] {
             let told = refusal_at(lines, place).unwrap();
             assert!(
-                told.contains("pip install bitsandbytes") && told.contains("key `space."),
+                told.contains(&format!("pip install {package}`")) && told.contains("key `space."),
                 "{lines}: {told}"
             );
         }
-        assert_eq!(
-            refusal_at("space: {rank: [4, 8], optimizer: [adamw, sgd]}", place),
-            None
-        );
+        let sound = "space: {rank: [4, 8], optimizer: [adamw, sgd], devices: 2, sharding: full}";
+        assert_eq!(refusal_at(sound, place), None);
+    }
+
+    #[test]
+    fn several_devices_are_trained_on_a_processor_too() {
+        assert_eq!(refusal("space: {rank: [4, 8], devices: [1, 2]}", true), None);
     }
 }

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use super::Context;
 use super::objective::RECIPE_METRICS;
-use super::parameter::Parameters;
 use crate::space::SpaceError;
 use crate::space::file::{BackendEntry, BackendKeys, StudyFile};
 use crate::space::study::{Backend, CommandBackend, TrlBackend};
@@ -13,9 +12,6 @@ use crate::space::yaml::Span;
 use peft_tune_core::objective::{
     EXACT_MATCH, LOSS, PEAK_MEMORY, REWARD_ACCURACY, REWARD_MARGIN, THROUGHPUT, TOKEN_ACCURACY,
 };
-use peft_tune_core::recipe::{OptimizerOffload, Sharding};
-use peft_tune_core::space::Distribution;
-use peft_tune_core::study::{ParamValue, Params};
 
 /// Keys that mean nothing to a command backend.
 const NATIVE_KEYS: &[&[&str]] = &[
@@ -198,41 +194,6 @@ impl Context<'_> {
         }
         Ok(())
     }
-
-    /// Refuses values of settings that take more than the one process and device that a trial in TRL has.
-    pub(super) fn refuse_values_for_trl(&self, parameters: &Parameters, baseline: &Params) -> Result<(), SpaceError> {
-        let settings: [(&str, ParamValue, &str); 3] = [
-            (
-                "devices",
-                ParamValue::Int(1),
-                "trials in TRL run on one device each so far",
-            ),
-            (
-                "sharding",
-                Sharding::None.name().into(),
-                "trials in TRL run on one device each so far, and there is none to share weights with",
-            ),
-            (
-                "optimizer_offload",
-                OptimizerOffload::None.name().into(),
-                "TRL updates on the host through DeepSpeed, which trials do not start so far",
-            ),
-        ];
-        for (name, only, reason) in settings {
-            let keys = if may_be_other_than(&only, name, parameters) {
-                ["space", name]
-            } else if baseline.get(name).is_some_and(|value| *value != only) {
-                ["baseline", name]
-            } else {
-                continue;
-            };
-            return Err(SpaceError::Rejected {
-                at: self.document.value(&keys),
-                message: format!("{reason}; write {only}, or search with the native backend"),
-            });
-        }
-        Ok(())
-    }
 }
 
 /// Refuses a metric that the native engine alone measures.
@@ -248,18 +209,4 @@ fn refuse_metric_for_trl(metric: &str, at: impl FnOnce() -> Box<Span>) -> Result
             TRL_METRICS.join(", ")
         ),
     })
-}
-
-/// Whether trials may have another value of a setting than this one.
-fn may_be_other_than(only: &ParamValue, name: &str, parameters: &Parameters) -> bool {
-    if let Some(fixed) = parameters.fixed.get(name) {
-        return fixed != only;
-    }
-    let mut sampled = parameters.space.parameters.iter();
-    match sampled.find(|one| one.name == name).map(|one| &one.distribution) {
-        Some(Distribution::Categorical { choices }) => choices.iter().any(|value| value != only),
-        // A range has two values at least.
-        Some(Distribution::Int { .. } | Distribution::Float { .. }) => true,
-        None => false,
-    }
 }

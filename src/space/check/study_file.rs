@@ -69,9 +69,6 @@ fn study_of(document: Document, options: ReadOptions, asked: Option<Backend>) ->
     let target = context.target(&file)?;
     let mut parameters = context.parameters(&file.space, trains)?;
     let baseline = context.baseline(&file.baseline, &parameters, trains)?;
-    if matches!(backend, Backend::Trl(_)) {
-        context.refuse_values_for_trl(&parameters, &baseline)?;
-    }
     let trainer = match trains {
         true => context.trainer(&parameters, &baseline)?,
         false => TrainerKind::default(),

@@ -52,7 +52,10 @@ fn trainers_that_no_trial_runs_are_refused_with_the_reason() {
         "{grpo}"
     );
     let reward = told("  trainer: reward\n  rank: [4, 8]", "backend: trl");
-    assert!(reward.contains("`reward` trains a model that scores answers"), "{reward}");
+    assert!(
+        reward.contains("`reward` trains a model that scores answers"),
+        "{reward}"
+    );
 }
 
 #[test]

@@ -1,26 +1,42 @@
-"""A trainer that calls what a real one calls, in its order, and learns one number.
+"""A trainer that calls what a real one calls, in its order, and learns one number. Ranks share its micro-batches.
 
 `STAND_IN_STEP_S` makes each step take so many seconds, `STAND_IN_TOKEN_BYTES` each token leave so many bytes.
 `STAND_IN_REPLAY` names a file with a training of another engine, as `peft-tune check --json` prints it: its losses, norms
 and rates are then what this one has, as if it computed alike. With `STAND_IN_SHUFFLES` it takes rows in another order than
 it is told.
+`STAND_IN_FAILS=RANK:WORD` makes a rank fail in its third step: by an exception of these words, or, for `killed`, by a
+signal.
 """
 
 import contextlib
 import json
 import os
 import random
+import signal
 import time
 from types import SimpleNamespace
 
 from accelerate.state import GradientState
-from torch import Tensor, profiler
+from torch import Tensor, distributed, profiler
 from transformers import PrinterCallback
 
 #: How far a learning rate goes.
 STRIDE = 20.0
 #: Bytes that a token leaves for the backward pass.
 TOKEN_BYTES = int(os.environ.get("STAND_IN_TOKEN_BYTES", 4096))
+
+
+def ranks():
+    """The number of this rank and that of all."""
+    return (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+
+
+def summed(value):
+    """The sum over all ranks."""
+    values = [value] * ranks()[1]
+    if len(values) > 1:
+        distributed.all_gather_object(values, value)
+    return sum(values)
 
 
 class Collator:
@@ -84,14 +100,19 @@ class SFTTrainer:
         numbers = list(range(len(self.train_dataset)))
         if self.args.train_sampling_strategy != "sequential" or os.environ.get("STAND_IN_SHUFFLES"):
             random.Random(self.args.seed + epoch).shuffle(numbers)
-        size = self.args.per_device_train_batch_size
-        return [numbers[at : at + size] for at in range(0, len(numbers), size)][::-1]
+        size, (rank, count) = self.args.per_device_train_batch_size, ranks()
+        batches = [numbers[at : at + size] for at in range(0, len(numbers), size)]
+        # As many for each rank: those of the beginning come again.
+        batches += batches[: -len(batches) % count]
+        return batches[rank::count][::-1]
 
     def _step(self, batches, count):
         samples, targets = self.get_batch_samples(iter(lambda: batches.pop(), None), count, "cpu")
         for inputs in samples:
             self.training_step(self.model, inputs, num_items_in_batch=targets)
+        self._slope = summed(self._slope)
         self._get_grad_norm(self.model)
+        self._fail()
         time.sleep(float(os.environ.get("STAND_IN_STEP_S", 0)))
         if self.model.adapter is not None:
             self.model.adapter.value -= self._get_learning_rate() * STRIDE * self._slope
@@ -102,10 +123,17 @@ class SFTTrainer:
             self.model.fixed_nats = self._replay["held_out_loss"]
         self._call("on_step_end")
 
+    def _fail(self):
+        rank, _, word = os.environ.get("STAND_IN_FAILS", "").partition(":")
+        if rank == str(ranks()[0]) and self.state.global_step == 2:
+            if word == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise RuntimeError(word)
+
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         chosen = [[self.train_dataset[row] for row in next(epoch_iterator)] for _ in range(num_batches)]
         samples = [self.data_collator(rows) for rows in chosen]
-        return samples, sum((sample["labels"] != -100).sum() for sample in samples)
+        return samples, summed(sum((sample["labels"] != -100).sum() for sample in samples))
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         rows, length = inputs["input_ids"].shape
@@ -121,7 +149,7 @@ class SFTTrainer:
         if self._replay is not None:
             targets = sum(token != -100 for row in inputs["labels"].rows for token in row[1:])
             return self._replayed_step()["loss"] * targets / num_items_in_batch
-        return sum((-model(**inputs).log_probs).sum(dim=-1)) / num_items_in_batch
+        return sum((-model(**inputs).log_probs).sum(dim=-1)) / num_items_in_batch * ranks()[1]
 
     def compute_loss_context_manager(self):
         return contextlib.nullcontext()
