@@ -155,17 +155,22 @@ fn failure_of(state: TrialState) -> Option<FailReason> {
     }
 }
 
-/// The task of a rehearsal: one step of a single row a device, and a single held-out row.
+/// The task of a rehearsal: one step of a single row a device, and a single held-out row; of a trainer that compares rows with one
+/// another, so few rows as it can compare, and the held-out rows of a trial.
 fn small_task(study: &Study, params: &Params) -> Result<Task, String> {
     let mut recipe = recipe_for(study, params).map_err(|error| error.to_string())?;
-    recipe.batch.micro_batch = 1;
+    let least = recipe.trainer.row().least_micro_batch;
+    recipe.batch.micro_batch = least;
     recipe.batch.gradient_accumulation = 1;
     // One step has none before the switch and one behind it.
     recipe.precision_schedule = PrecisionSchedule::None;
     let train = TrainPlan {
         length: TrainingLength::Steps(1),
         evaluations: 1,
-        evaluation_rows: Some(1),
+        evaluation_rows: match least {
+            1 => Some(1),
+            _ => study.plan.train.as_ref().and_then(|train| train.evaluation_rows),
+        },
         accuracy: AccuracyPlan::default(),
         seed_offset: 0,
     };

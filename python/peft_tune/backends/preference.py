@@ -161,7 +161,10 @@ def evaluate_kto(trainer, rows, micro_batch, reference):
     bad = [reward for reward, label in zip(rewards, labels) if not label]
     if not good or not bad:
         kind = "bad" if not good else "good"
-        raise Invalid(f"all held-out answers are {kind} ones: hold rows of both kinds out, so that rewards can be compared")
+        raise Invalid(
+            f"all {len(labels)} held-out answers that are scored are {kind} ones, and there is nothing to compare their rewards with: "
+            "hold out rows of both kinds, or raise `trial.evaluation.rows`"
+        )
     return Preferred(losses, targets, rewards_of_kinds(good, bad), time.perf_counter() - began)
 
 

@@ -240,7 +240,7 @@ fn refused_of_preferences(title: &str, recipe: &Recipe) -> Vec<Warning> {
             "takes the chat template of the model's own tokenizer for preferences; put it there and remove `data.chat_template`",
         ),
         (
-            trainer == TrainerKind::Kto && recipe.batch.micro_batch < 2,
+            recipe.batch.micro_batch < trainer.row().least_micro_batch,
             "batch.micro_batch",
             "compares each row of a micro-batch with the one before it in KTO; set `micro_batch` to 2 or more",
         ),

@@ -29,6 +29,8 @@ pub struct TrainerRow {
     pub rows: Option<DataFormat>,
     /// Whether a frozen reference says what it learns away from.
     pub has_reference: bool,
+    /// Rows that a micro-batch has at the least: more than one where its rows are compared with one another.
+    pub least_micro_batch: usize,
 }
 
 const TRAINERS: &[TrainerRow] = &[
@@ -39,6 +41,7 @@ const TRAINERS: &[TrainerRow] = &[
         about: "Supervised fine-tuning: answers as they stand.",
         rows: None,
         has_reference: false,
+        least_micro_batch: 1,
     },
     TrainerRow {
         kind: TrainerKind::Dpo,
@@ -47,6 +50,7 @@ const TRAINERS: &[TrainerRow] = &[
         about: "Direct preference optimization on pairs of answers (arXiv:2305.18290). TRL alone.",
         rows: Some(DataFormat::Preference),
         has_reference: true,
+        least_micro_batch: 1,
     },
     TrainerRow {
         kind: TrainerKind::Kto,
@@ -55,6 +59,7 @@ const TRAINERS: &[TrainerRow] = &[
         about: "Kahneman-Tversky optimization on answers that are good or bad (arXiv:2402.01306). TRL alone.",
         rows: Some(DataFormat::UnpairedPreference),
         has_reference: true,
+        least_micro_batch: 2,
     },
     TrainerRow {
         kind: TrainerKind::Orpo,
@@ -63,6 +68,7 @@ const TRAINERS: &[TrainerRow] = &[
         about: "Odds-ratio preference optimization on pairs of answers, without a reference (arXiv:2403.07691). TRL alone.",
         rows: Some(DataFormat::Preference),
         has_reference: false,
+        least_micro_batch: 1,
     },
 ];
 
