@@ -534,6 +534,11 @@ class Preferences(unittest.TestCase):
         self.assertEqual((metrics["reward_accuracy"], metrics["reward_margin_interval"]), (1.0, 0.0))
         self.assertGreater(metrics["reward_accuracy_interval"], 0.4)
 
+    def test_one_pair_says_nothing_of_how_sure_its_margin_is(self):
+        found = preference.rewards_of_pairs([1.0], [0.0])
+        self.assertNotIn("reward_margin_interval", preference.Preferred([0.5], 2, found, 0.0).metrics())
+        self.assertIsNone(preference.rewards_of_kinds([1.0, 2.0], [0.0]).margin_error)
+
     def test_logarithms_hold_far_out(self):
         for value in (-800.0, -3.0, 0.0, 3.0, 800.0):
             self.assertAlmostEqual(preference.log_sigmoid(value) - preference.log_sigmoid(-value), value)

@@ -33,9 +33,9 @@ class Rewards(NamedTuple):
     accuracy: float
     low: float
     high: float
-    #: Mean of a chosen answer's above a rejected one's, and its standard error.
+    #: Mean of a chosen answer's above a rejected one's, and its standard error; `None` of too few to tell.
     margin: float
-    margin_error: float
+    margin_error: float | None
 
 
 class Preferred(NamedTuple):
@@ -74,7 +74,7 @@ class Preferred(NamedTuple):
         if rewards.accuracy:
             farther = max(rewards.accuracy - rewards.low, rewards.high - rewards.accuracy)
             found["reward_accuracy_interval"] = farther / rewards.accuracy
-        if rewards.margin:
+        if rewards.margin and rewards.margin_error is not None:
             found["reward_margin_interval"] = Z * rewards.margin_error / abs(rewards.margin)
         return found
 
@@ -285,7 +285,8 @@ def rewards_of_kinds(good, bad):
     """Rewards of answers of two kinds. The share is as sure as that of so many pairs as there are answers of the rarer kind."""
     below = sorted(bad)
     share = sum(bisect.bisect_left(below, reward) for reward in good) / (len(good) * len(bad))
-    error = math.hypot(error_of(good), error_of(bad))
+    errors = [error_of(good), error_of(bad)]
+    error = None if None in errors else math.hypot(*errors)
     return Rewards(share, *wilson(share, min(len(good), len(bad))), mean(good) - mean(bad), error)
 
 
@@ -302,9 +303,9 @@ def mean(values):
 
 
 def error_of(values):
-    """The standard error of a mean; 0 of one value."""
+    """The standard error of a mean; `None` of one value."""
     if len(values) < 2:
-        return 0.0
+        return None
     center = mean(values)
     return math.sqrt(mean([(value - center) ** 2 for value in values]) / (len(values) - 1))
 
