@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use peft_tune::tools::Tool;
+use peft_tune::tools::import::parse_recipe;
 use serde_json::{Value, json};
 
 use crate::mocked::{errors_of, folder_with};
@@ -247,4 +249,16 @@ fn the_built_in_engine_refuses_other_trainers_and_predicts_nothing_of_them() {
     // Rows are shown all the same.
     let shown = succeeds(folder.path(), &["rows", "space.yaml"]);
     assert!(shown.contains("seven77") && shown.contains("sixsix"), "{shown}");
+}
+
+#[test]
+fn a_file_that_compares_answers_is_not_silently_read_as_one_that_learns_them() {
+    let text = "model_name_or_path: m\nuse_peft: true\nlora_r: 4\nmax_length: 64\n";
+    let notes = |text: &str| {
+        let imported = parse_recipe(Path::new("trl_dpo.yaml"), text, Some(Tool::Trl)).unwrap();
+        imported.notes.join("\n")
+    };
+    assert!(!notes(text).contains("preferences"), "{}", notes(text));
+    let told = notes(&format!("{text}beta: 0.3\n"));
+    assert!(told.contains("preferences") && told.contains("`trainer`"), "{told}");
 }

@@ -31,12 +31,18 @@ const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
     ..precision::PrecisionKeys::NONE
 };
 
+/// Keys of TRL's trainers that compare answers, or their rewards.
+const OF_PREFERENCES: [&str; 3] = ["beta", "precompute_ref_log_probs", "desirable_weight"];
+
 /// `datasets` builders of files.
 const BUILDERS: [&str; 4] = ["json", "csv", "parquet", "text"];
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
     defaults(reader);
+    if OF_PREFERENCES.iter().any(|key| keys.has(key)) {
+        reader.note("a file of one of TRL's trainers of preferences: here it is read as supervised fine-tuning; say which in `trainer`");
+    }
     for key in ["model_name_or_path", "model_name", "model_id", "model"] {
         if reader.recipe.model.is_empty()
             && let Some(model) = keys.text(key)?

@@ -30,7 +30,6 @@ pub(super) const KEYS: ToolKeys = ToolKeys {
         ("beta2", "adam_beta2"),
         ("epsilon", "adam_epsilon"),
         ("max_grad_norm", "max_grad_norm"),
-        ("beta", "beta"),
     ],
     optimizer: |kind| transformers::optimizer("optim", kind),
     precision,
