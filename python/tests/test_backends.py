@@ -42,7 +42,6 @@ from peft_tune.backends import (
     serve,
     steady,
     trainer,
-    trial,
     trial_files,
 )
 from peft_tune.backends.control import Control
@@ -437,8 +436,8 @@ class Steps(unittest.TestCase):
 
         texts = ("DefaultCPUAllocator: can't allocate memory: you tried", "std::bad_alloc", "CUDA error: out of memory")
         errors = [MemoryError(), OutOfMemoryError(), *map(RuntimeError, texts)]
-        self.assertTrue(all(map(trial.is_out_of_memory, errors)))
-        self.assertFalse(trial.is_out_of_memory(RuntimeError("shapes differ")))
+        self.assertTrue(all(map(device.is_out_of_memory, errors)))
+        self.assertFalse(device.is_out_of_memory(RuntimeError("shapes differ")))
 
 
 class Evaluations(unittest.TestCase):

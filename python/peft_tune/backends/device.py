@@ -7,6 +7,15 @@ import time
 
 #: Bytes that a process may take beside a trial's memory on a processor: what libraries keep, thread stacks, rows.
 MARGIN_BYTES = 512 << 20
+#: What errors say that mean that there was no more memory.
+OUT_OF_MEMORY_SIGNS = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "bad_alloc",
+    "cublas_status_alloc_failed",
+)
 
 
 class DeviceError(Exception):
@@ -195,3 +204,11 @@ def weight_bytes(folder):
     with contextlib.suppress(OSError):
         return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.name.endswith(endings))
     return 0
+
+
+def is_out_of_memory(error):
+    """Whether an exception means that there was no more memory, which has many names."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    text = str(error).lower()
+    return any(sign in text for sign in OUT_OF_MEMORY_SIGNS)

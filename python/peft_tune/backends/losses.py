@@ -18,6 +18,10 @@ class Ended(Exception):
         self.reason = reason
 
 
+class Measured(Exception):
+    """The end of a profile that is no part of a training."""
+
+
 class Losses:
     """The losses of a training, and whether it has diverged."""
 

@@ -9,7 +9,7 @@ import traceback
 from . import device as devices
 from . import evaluation, faults, first_adapter, preference, protocol, rival, settings, steady, trainer
 from .base_model import BaseModels
-from .losses import Ended, Losses, Progress
+from .losses import Ended, Losses, Measured, Progress
 from .ranks import Step, of_all
 from .trial_files import AnswerRows, Invalid, Rows, TrialFiles
 
@@ -21,15 +21,6 @@ PEAK_STEPS = 2
 PEAK_MICRO_BATCHES = 2
 #: Measurements that this worker does not make.
 NOT_MEASURED = ("accuracy_check", "fp32_training", "score")
-#: What errors say that mean that there was no more memory.
-OUT_OF_MEMORY_SIGNS = (
-    "out of memory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "not enough memory",
-    "bad_alloc",
-    "cublas_status_alloc_failed",
-)
 
 
 class Stopped(Exception):
@@ -487,7 +478,7 @@ class TrialRun:
         """The reason that an exception means."""
         if not isinstance(error, Invalid):
             traceback.print_exception(error, file=sys.stderr)
-        if is_out_of_memory(error):
+        if devices.is_out_of_memory(error):
             limit = self.limit_bytes if self.limit_bytes is not None else self.device.memory_bytes()
             in_use = self.device.peak()[0]
             return protocol.out_of_memory(self.phase, in_use, limit)
@@ -498,18 +489,6 @@ class TrialRun:
         # Whatever it left behind is not to be trusted.
         self.runner.bases.forget()
         return protocol.invalid(error) if self.phase == "load" else protocol.crashed(self.phase, error)
-
-
-class Measured(Exception):
-    """The end of a profile that is no part of a training."""
-
-
-def is_out_of_memory(error):
-    """Whether an exception means that there was no more memory, which has many names."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    text = str(error).lower()
-    return any(sign in text for sign in OUT_OF_MEMORY_SIGNS)
 
 
 def forget_frames(error):
