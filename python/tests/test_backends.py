@@ -14,6 +14,7 @@ import threading
 import time
 import types
 import unittest
+import unittest.mock
 from pathlib import Path
 
 try:
@@ -36,6 +37,7 @@ from peft_tune.backends import (
 )
 from peft_tune.backends.control import Control
 from peft_tune.backends.device import Device
+from peft_tune.backends.process_state import ProcessState
 
 GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden" / "backends" / "steady.json"
 
@@ -340,6 +342,34 @@ class Devices(unittest.TestCase):
         self.assertEqual(cpu.memory_limiter, "address_space")
 
 
+class ProcessStates(unittest.TestCase):
+    def test_a_training_leaves_no_kernel_graph_or_precision_behind(self):
+        told, toy = [], types.ModuleType("transformers.models.toy.modeling_toy")
+        toy.norm = plain = object()
+        gradients = types.SimpleNamespace(_reset_state=lambda: told.append("gradients"))
+        modules = {
+            toy.__name__: toy,
+            "accelerate": types.ModuleType("accelerate"),
+            "accelerate.state": types.SimpleNamespace(GradientState=gradients),
+            "torch._dynamo": types.SimpleNamespace(reset=lambda: told.append("graphs")),
+        }
+        torch = types.SimpleNamespace(backends=types.SimpleNamespace(fp32_precision="none"))
+        state = ProcessState(torch)
+        with unittest.mock.patch.dict(sys.modules, modules):
+            chosen = types.SimpleNamespace(use_liger_kernel=True, torch_compile=True)
+            torch.backends.fp32_precision = "tf32"
+            state.begin(chosen)
+            toy.norm = object()
+            state.begin(chosen)
+            self.assertIs(toy.norm, plain)
+            self.assertEqual(torch.backends.fp32_precision, "tf32")
+            toy.norm = object()
+            state.forget_trial(chosen)
+        self.assertIs(toy.norm, plain)
+        self.assertEqual(torch.backends.fp32_precision, "none")
+        self.assertEqual(told, ["gradients", "graphs"] * 3)
+
+
 class Steps(unittest.TestCase):
     def test_a_step_is_told_with_its_parts(self):
         told = []
@@ -443,6 +473,12 @@ class Probes(unittest.TestCase):
             self.assertFalse(probe.is_met("trl", version), version)
         self.assertTrue(probe.is_met("torch", "2.15.0+cpu"))
         self.assertEqual((probe.requirement("trl"), probe.requirement("torch")), ("trl>=1.16,<2", "torch>=2.9"))
+
+    def test_packages_that_some_values_need_are_told_where_they_are(self):
+        there = {"schedulefree": "1.4.1", "trl": "1.16.0"}
+        with unittest.mock.patch.object(probe, "version_of", there.get):
+            told = probe.probe()
+        self.assertEqual((told["optional"], told["trl"], told["torch"]), ({"schedulefree": "1.4.1"}, "1.16.0", None))
 
 
 ANSWER = {

@@ -1,11 +1,13 @@
 """What the worker of `backend: trl` does with TRL itself, on the CPU. scripts/peers/trl-test.sh runs this.
 
-    trl_worker.py PROGRAM DATABASE FOLDER [--only bits,fields,steps,peak,limit,overhead,kills] [--kills 8] [--seed 1]
+    trl_worker.py PROGRAM DATABASE FOLDER [--only bits,fields,..] [--kills 8] [--seed 1]
 
 The interpreter that runs this has TRL. DATABASE has a study `trl` with a complete trial, whose recipe is taken.
 
 bits       settings A, B, A in one worker and A in a fresh one: losses, rates, norms and held-out losses equal to the bit
 fields     SFTConfig and LoraConfig of a trial beside those that TRL's parser makes of `export --format trl`, field by field
+choices    eager attention and a compiled model: losses within 1% of the plain setting's; two processes that read rows, and the plain
+           setting behind all of them: losses equal to the bit
 steps      ten fp32 steps from one adapter beside `peft-tune train`: losses within 1e-5, rates within 1e-9
 peak       the measured peak beside what `plan --check --stack trl --device cpu` predicts: within 3%
 limit      a trial that needs more than it may take is out of memory, and the process trains the next one
@@ -35,6 +37,8 @@ OF_LENGTH = {"max_steps", "num_train_epochs", "warmup_steps"}
 PEAK_WITHIN, OVERHEAD_S = 0.03, 0.5
 #: Rows of a micro-batch that takes several times as much as it may.
 MANY_ROWS, LIMIT_BYTES = 1024, 1 << 30
+#: Relative difference of losses that other kernels may make by rounding.
+ROUNDED = 0.01
 #: Module whose processes are the Python workers.
 MODULE = "peft_tune.backends"
 
@@ -222,6 +226,33 @@ def check_fields(options):
     print(f"fields: {counts[0]} of SFTConfig and {counts[1]} of LoraConfig are those of the export, but for {len(allowed['args'])}")
 
 
+def check_choices(options):
+    _, first, _ = recipes(options)
+    # A compiled model draws other masks.
+    first["adapter"]["dropout"] = 0.0
+    chosen = {
+        "plain": {},
+        "eager": {"attn_implementation": "eager"},
+        "processes": {"dataloader_num_workers": 2},
+        "compiled": {"torch_compile": True},
+        "plain again": {},
+    }
+    told = {}
+    with worker_of(options) as worker:
+        for number, (name, choices) in enumerate(chosen.items()):
+            told[name] = values_of(worker.run(number, {**first, "torch": choices}, plan_of(4)))
+    for name in ("processes", "plain again"):
+        if told[name] != told["plain"]:
+            fail(f"{name} trains to {told[name]}, and the plain setting to {told['plain']}")
+    plain = [step[0] for step in told["plain"][0]]
+    for name in ("eager", "compiled"):
+        losses = [step[0] for step in told[name][0]]
+        furthest = max(abs(one / other - 1) for one, other in zip(losses, plain, strict=True))
+        if furthest > ROUNDED:
+            fail(f"losses of {name} differ by {furthest:.1%} from the plain setting's: {losses} and {plain}")
+    print(f"choices: {', '.join(list(chosen)[1:-1])} train as the plain setting does, and leave nothing behind")
+
+
 def check_steps(options):
     """The study, rows and adapter of ten_steps.py."""
     asked = types.SimpleNamespace(program=options.program, form="plain", length=64, accumulation=2, as_stored=False)
@@ -407,6 +438,7 @@ def check_kills(options):
 CHECKS = {
     "bits": check_bits,
     "fields": check_fields,
+    "choices": check_choices,
     "steps": check_steps,
     "peak": check_peak,
     "limit": check_limit,

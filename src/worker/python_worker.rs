@@ -33,6 +33,7 @@ const FILES: &[(&str, &str)] = carried![
     "evaluation.py",
     "faults.py",
     "probe.py",
+    "process_state.py",
     "protocol.py",
     "serve.py",
     "settings.py",

@@ -21,6 +21,7 @@ mod schedule;
 pub mod settings;
 mod sharding;
 mod together;
+mod torch;
 mod training;
 mod training_data;
 mod value;
@@ -47,6 +48,7 @@ pub use schedule::{DecayType, ScheduleKind, ScheduleRow, ScheduleSettings};
 pub use settings::RecipeKey;
 pub use sharding::{BadSharding, Sharding, ShardingRow};
 pub use together::BadGroup;
+pub use torch::{AttentionImplementation, AttentionImplementationRow, TorchOnly, TorchSettings};
 pub use training::{StudyLength, TrainingLength, TrainingSettings};
 pub use training_data::{TrainingData, TrainingSet, WeightFault};
 pub use value::ParamValue;
@@ -87,6 +89,9 @@ pub struct Recipe {
     pub schedule: ScheduleSettings,
     #[serde(default)]
     pub training: TrainingSettings,
+    /// Choices among what PyTorch's stack has; the built-in engine does without.
+    #[serde(default, skip_serializing_if = "TorchSettings::is_usual")]
+    pub torch: TorchSettings,
 }
 
 fn default_adapter() -> Option<AdapterSettings> {
@@ -110,6 +115,7 @@ impl Recipe {
             optimizer: OptimizerSettings::default(),
             schedule: ScheduleSettings::default(),
             training: TrainingSettings::default(),
+            torch: TorchSettings::default(),
         }
     }
 }

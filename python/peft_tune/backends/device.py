@@ -5,6 +5,8 @@ import gc
 import os
 import time
 
+from .process_state import ProcessState
+
 #: Bytes that a process may take beside a trial's memory on a processor: what libraries keep, thread stacks, rows.
 MARGIN_BYTES = 512 << 20
 
@@ -22,6 +24,7 @@ class Device:
         #: Name in this process.
         self.own_name = "cuda:0" if self.is_gpu else "cpu"
         self._torch = torch
+        self.process = ProcessState(torch)
         self._limits = None if self.is_gpu else data_limits()
 
     @classmethod

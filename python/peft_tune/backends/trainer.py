@@ -1,7 +1,6 @@
 """TRL's trainer with a watch on its steps: their times by part, their tokens, what they learnt."""
 
 import functools
-import sys
 import time
 
 
@@ -155,7 +154,6 @@ def classes():
 def make(settings, model, tokenizer, rows, watch, **changes):
     """A trainer of a model over rows, as `trl sft` makes it, with other values in some fields."""
     trainer_class, callback_class = classes()
-    forget_states()
     trainer = trainer_class(
         model=model,
         args=settings.training_with(**changes),
@@ -169,13 +167,3 @@ def make(settings, model, tokenizer, rows, watch, **changes):
 
     trainer.remove_callback(PrinterCallback)
     return trainer
-
-
-def forget_states():
-    """Forgets what libraries keep of the last training for the whole process, such as where in its rows it was."""
-    from accelerate.state import GradientState
-
-    GradientState._reset_state()
-    if (optimizers := sys.modules.get("bitsandbytes.optim")) is not None:
-        # It holds embeddings, and takes parameters in their places for them from then on: those have no 8-bit states.
-        optimizers.GlobalOptimManager.get_instance().initialize()

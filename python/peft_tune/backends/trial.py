@@ -113,7 +113,7 @@ class TrialRun:
     def clear(self):
         """Leaves nothing of the trial behind."""
         self.device.set_limit(None)
-        trainer.forget_states()
+        self.device.process.forget_trial(None if self.settings is None else self.settings.training)
         self.settings = None
         self.runner.bases.check()
         self.device.empty()
@@ -291,6 +291,7 @@ class TrialRun:
             training.per_device_train_batch_size,
             training.pad_to_multiple_of,
             (training.bf16, training.fp16, model.use_peft, model.use_dora),
+            (training.torch_compile, training.use_liger_kernel),
         )
         known = self.runner.losses_before
         if key not in known:
@@ -328,6 +329,7 @@ class TrialRun:
         model, base_bytes = self.runner.bases.take(self.settings, self.files.model)
         self.base_bytes = base_bytes
         tokenizer = self.runner.bases.tokenizer(self.settings, self.files.model)
+        self.device.process.begin(self.settings.training)
         made = trainer.make(self.settings, model, tokenizer, rows, watch, **changes)
         del model
         self.phase = phase

@@ -11,6 +11,7 @@ use crate::space::file::{BackendEntry, BackendKeys, StudyFile};
 use crate::space::study::{Backend, CommandBackend, TrlBackend};
 use crate::space::yaml::Span;
 use peft_tune_core::objective::{EXACT_MATCH, LOSS, PEAK_MEMORY, THROUGHPUT, TOKEN_ACCURACY};
+use peft_tune_core::recipe::settings::settings;
 use peft_tune_core::recipe::{OptimizerOffload, Sharding};
 use peft_tune_core::space::Distribution;
 use peft_tune_core::study::{ParamValue, Params};
@@ -210,20 +211,47 @@ impl Context<'_> {
             ),
         ];
         for (name, only, reason) in settings {
-            let keys = if may_be_other_than(&only, name, parameters) {
-                ["space", name]
-            } else if baseline.get(name).is_some_and(|value| *value != only) {
-                ["baseline", name]
-            } else {
-                continue;
-            };
-            return Err(SpaceError::Rejected {
-                at: self.document.value(&keys),
-                message: format!("{reason}; write {only}, or search with the native backend"),
-            });
+            if let Some(keys) = other_than(&only, name, parameters, baseline) {
+                return Err(SpaceError::Rejected {
+                    at: self.document.value(&keys),
+                    message: format!("{reason}; write {only}, or search with the native backend"),
+                });
+            }
         }
         Ok(())
     }
+
+    /// Refuses values of settings that choose among what PyTorch's stack has.
+    pub(super) fn refuse_values_of_torch(&self, parameters: &Parameters, baseline: &Params) -> Result<(), SpaceError> {
+        for row in settings().filter(|row| row.is_of_torch()) {
+            let Some(off) = row.legal.off() else { continue };
+            if let Some(keys) = other_than(&off, row.name, parameters, baseline) {
+                return Err(SpaceError::Rejected {
+                    at: self.document.value(&keys),
+                    message: format!(
+                        "the built-in engine has no `{}`, which chooses among kernels and loaders of PyTorch; remove it, or search with \
+                         `backend: trl`",
+                        row.name
+                    ),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Place in the file where a setting may have another value than this one.
+fn other_than<'n>(
+    only: &ParamValue,
+    name: &'n str,
+    parameters: &Parameters,
+    baseline: &Params,
+) -> Option<[&'n str; 2]> {
+    if may_be_other_than(only, name, parameters) {
+        return Some(["space", name]);
+    }
+    let is_other = baseline.get(name).is_some_and(|value| value != only);
+    is_other.then_some(["baseline", name])
 }
 
 /// Refuses a metric that the native engine alone measures.

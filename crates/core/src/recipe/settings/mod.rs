@@ -12,6 +12,7 @@ mod keys;
 mod legal;
 mod optimizer;
 mod row;
+mod torch;
 mod unsearched;
 
 pub use effect::{Circumstance, Effect, Effects, Form, Outcome, Reach};
