@@ -1,6 +1,7 @@
 """The process of a worker: `-m peft_tune.backends --device cpu --threads 2`, or `--probe` for what this Python has."""
 
 import argparse
+import contextlib
 import gc
 import os
 import shlex
@@ -38,12 +39,32 @@ def main():
     if arguments.probe:
         outbox.say(probe.probe())
         return 0
+    requests = own_input(outbox)
     # As any other program's: an interrupt ends it, and is no exception in the middle of a trial.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return work(arguments, outbox)
+    return work(arguments, requests, outbox)
 
 
-def work(arguments, outbox):
+def own_input(outbox):
+    """Standard input under a descriptor of its own, which processes that read rows do not have, and no messages either.
+
+    A thread waits in it, and such a process would wait for that thread before it begins: it closes `sys.stdin`.
+    """
+    requests = os.fdopen(os.dup(0), "rb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+    def leave():
+        for descriptor in (requests.fileno(), outbox.descriptor):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    os.register_at_fork(after_in_child=leave)
+    return requests
+
+
+def work(arguments, requests, outbox):
     """Greets once all is loaded, and serves; returns the exit code."""
     try:
         fault = Fault(os.environ.get("PEFT_TUNE_FAULT"), outbox)
@@ -53,7 +74,7 @@ def work(arguments, outbox):
         runner = Runner(device, program, BaseModels(device), control, fault, emitter(outbox, control))
         version = os.environ.get(VERSION_VARIABLE, "unknown")
         outbox.say(protocol.hello(version, device.name, threads, pinned_to(), device.memory_limiter))
-        serve(sys.stdin.buffer, outbox, control, runner.run, lambda: end_alone(program))
+        serve(requests, outbox, control, runner.run, lambda: end_alone(program))
     except (ValueError, ImportError, OSError, DeviceError, DeviceLost, OtherProtocol) as error:
         print(f"peft_tune.backends: {error}", file=sys.stderr)
         return 1
