@@ -12,6 +12,7 @@ compiled   the same of a compiled model, where it is asked for: its compiler tak
 steps      ten fp32 steps from one adapter beside `peft-tune train`: losses within 1e-5, rates within 1e-9
 peak       the measured peak beside what `plan --check --stack trl --device cpu` predicts: within 3%
 limit      a trial that needs more than it may take is out of memory, and the process trains the next one
+profile    `profile --backend trl`: phases make up the step, products are its largest op, parts of the memory its peak; a trace
 overhead   the least of three later trials' time besides its steps and evaluations: under half a second
 kills      a search whose Python workers are killed by SIGKILL: no finished trial is lost or run again, no process is left
 """
@@ -38,6 +39,8 @@ OF_LENGTH = {"max_steps", "num_train_epochs", "warmup_steps"}
 PEAK_WITHIN, OVERHEAD_S = 0.03, 0.5
 #: Rows of a micro-batch that takes several times as much as it may.
 MANY_ROWS, LIMIT_BYTES = 1024, 1 << 30
+#: Part of a step by which its phases may make up more or less, and PyTorch's names of products.
+PHASES_WITHIN, PRODUCTS = 0.05, ("aten::mm", "aten::addmm", "aten::bmm")
 #: Relative difference of losses that other kernels may make by rounding.
 ROUNDED = 0.01
 #: Module whose processes are the Python workers.
@@ -320,6 +323,29 @@ def check_limit(options):
     print(f"limit: {MANY_ROWS} rows are out of memory in phase {reason['phase']}, and the next trial is complete")
 
 
+def check_profile(options):
+    _, recipe, _ = recipes(options)
+    path, trace = options.folder / "profiled.yaml", options.folder / "profiled.json"
+    path.write_text(json.dumps(recipe), encoding="utf-8")
+    words = ["profile", path, "--backend", "trl", "--python", sys.executable, "--device", "cpu", "--threads", options.threads]
+    words += ["--budget", "5s", "--trace", trace, "--no-store", "--json"]
+    profile = json.loads(ten_steps.run(options.program, *words, folder=options.folder).stdout)["profile"]
+    shares = sum(phase["share"] for phase in profile["phases"])
+    if abs(shares - 1) > PHASES_WITHIN:
+        fail(f"phases make up {shares:.1%} of the step: {profile['phases']}")
+    seconds = {}
+    for op in profile["ops"]:
+        seconds[op["name"]] = seconds.get(op["name"], 0.0) + op["seconds"]
+    first = max(seconds, key=seconds.get, default=None)
+    if first not in PRODUCTS or not any(op["flops"] for op in profile["ops"] if op["name"] == first):
+        fail(f"the largest op is {first}, and no product with FLOPs: {seconds}")
+    memory = profile["memory"]
+    if sum(part["bytes"] for part in memory["parts"]) != memory["peak_bytes"]:
+        fail(f"parts of the memory are not its peak: {memory}")
+    events = len(json.loads(trace.read_text(encoding="utf-8"))["traceEvents"])
+    print(f"profile: phases are {shares:.1%} of the step, {first} is its largest op, {events} events in the trace")
+
+
 def check_overhead(options):
     _, first, other = recipes(options)
     found = []
@@ -447,6 +473,7 @@ CHECKS = {
     "steps": check_steps,
     "peak": check_peak,
     "limit": check_limit,
+    "profile": check_profile,
     "overhead": check_overhead,
     "kills": check_kills,
 }

@@ -34,6 +34,8 @@ const FILES: &[(&str, &str)] = carried![
     "faults.py",
     "probe.py",
     "process_state.py",
+    "profile.py",
+    "profile_events.py",
     "protocol.py",
     "serve.py",
     "settings.py",
@@ -108,21 +110,37 @@ impl PythonWorker {
 
     /// Becomes the worker on `device` with `threads` threads. Returns only where that fails.
     pub fn replace_process(&self, device: &str, threads: usize) -> PythonWorkerError {
+        match self.on_device(device, threads, &[]) {
+            Ok(mut command) => self.failed(command.exec()),
+            Err(error) => error,
+        }
+    }
+
+    /// A command that reads what is to be profiled from standard input, one line of JSON, and prints the profile as another.
+    ///
+    /// # Errors
+    /// A device that is none, or hidden; this program's own path.
+    pub fn profile(&self, device: &str, threads: usize) -> Result<Command, PythonWorkerError> {
+        self.on_device(device, threads, &["--profile"])
+    }
+
+    /// Error of a start.
+    pub fn failed(&self, source: io::Error) -> PythonWorkerError {
+        let python = self.python.clone();
+        PythonWorkerError::Start { python, source }
+    }
+
+    /// The package on a device, with so many threads and further arguments.
+    fn on_device(&self, device: &str, threads: usize, more: &[&str]) -> Result<Command, PythonWorkerError> {
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-        let Some(visible) = visible_for(device, visible.as_deref()) else {
+        let visible = visible_for(device, visible.as_deref()).ok_or_else(|| {
             let device = device.to_owned();
-            return PythonWorkerError::NoDevice { device };
-        };
-        let failed = |source| PythonWorkerError::Start {
-            python: self.python.clone(),
-            source,
-        };
-        let program = match std::env::current_exe() {
-            Ok(program) => program,
-            Err(error) => return failed(error),
-        };
+            PythonWorkerError::NoDevice { device }
+        })?;
+        let program = std::env::current_exe().map_err(|error| self.failed(error))?;
         let threads = threads.to_string();
-        let mut command = self.command(["--device", device, "--threads", &threads]);
+        let own = ["--device", device, "--threads", &threads];
+        let mut command = self.command(own.iter().chain(more));
         command
             .env("PEFT_TUNE_PROGRAM", program)
             .env("PEFT_TUNE_VERSION", env!("CARGO_PKG_VERSION"))
@@ -131,7 +149,7 @@ impl PythonWorker {
             .env("MKL_NUM_THREADS", &threads)
             // Sums in the same order each time, where a GPU has a choice.
             .env("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
-        failed(command.exec())
+        Ok(command)
     }
 
     /// The package with these arguments.

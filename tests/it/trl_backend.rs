@@ -26,7 +26,7 @@ pub(crate) fn has_python() -> bool {
 }
 
 /// Puts the stand-ins before whatever packages the Python has.
-fn with_stand_ins(command: &mut Command) {
+pub(crate) fn with_stand_ins(command: &mut Command) {
     command
         .env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stand_in_trl"))
         .env("PYTHONDONTWRITEBYTECODE", "1");

@@ -1,4 +1,7 @@
-"""The process of a worker: `-m peft_tune.backends --device cpu --threads 2`, or `--probe` for what this Python has."""
+"""The process of a worker: `-m peft_tune.backends --device cpu --threads 2`, or `--probe` for what this Python has.
+
+With `--profile` it reads one line of JSON, profiles the recipe in it and prints another.
+"""
 
 import argparse
 import contextlib
@@ -9,7 +12,7 @@ import signal
 import sys
 import time
 
-from . import probe, protocol
+from . import probe, profile, protocol
 from .base_model import BaseModels
 from .control import Control
 from .device import Device, DeviceError, status_bytes
@@ -30,6 +33,7 @@ def main():
     """Serves, or probes, and returns the exit code."""
     parser = argparse.ArgumentParser(prog="peft_tune.backends", description=__doc__)
     parser.add_argument("--probe", action="store_true", help="prints versions and GPUs as one JSON object")
+    parser.add_argument("--profile", action="store_true", help="profiles the recipe of a line of standard input")
     parser.add_argument("--device", help="device to compute on [default: the GPU, else the processor]")
     parser.add_argument("--threads", type=int, help="threads to compute with [default: PyTorch's]")
     arguments = parser.parse_args()
@@ -42,7 +46,7 @@ def main():
     requests = own_input(outbox)
     # As any other program's: an interrupt ends it, and is no exception in the middle of a trial.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return work(arguments, requests, outbox)
+    return (profile_once if arguments.profile else work)(arguments, requests, outbox)
 
 
 def own_input(outbox):
@@ -62,6 +66,19 @@ def own_input(outbox):
 
     os.register_at_fork(after_in_child=leave)
     return requests
+
+
+def profile_once(arguments, requests, outbox):
+    """Profiles one recipe and tells what came of it; returns the exit code."""
+    # The profiler's own library tells of every start, and of a GPU that is not there.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    try:
+        device, _ = loaded(arguments)
+    except (ImportError, OSError, DeviceError) as error:
+        outbox.say({"failed": {"is_invalid": True, "message": str(error)}})
+        return 0
+    outbox.say(profile.answer(requests.readline(), device))
+    return 0
 
 
 def work(arguments, requests, outbox):

@@ -1,5 +1,6 @@
 """TRL's trainer with a watch on its steps: their times by part, their tokens, what they learnt."""
 
+import contextlib
 import functools
 import time
 
@@ -11,6 +12,9 @@ class StepWatch:
         """`waits` waits before a step and returns the seconds; `begins` hears of the trainer before its first step."""
         self.device = device
         self.trainer = None
+        #: A context that marks a phase for who records; and who hears of a step's micro-batches.
+        self.mark = lambda phase: contextlib.nullcontext()
+        self.saw = lambda batches: None
         self._waits = waits
         self._took = took
         self._begins = begins
@@ -38,20 +42,23 @@ class StepWatch:
     def got_rows(self, batches):
         """Hears of the micro-batches of a step."""
         self._data_s = time.perf_counter() - self._data_began
+        self.saw(batches)
         self._batches = [counts_of(batch) for batch in batches]
         self._forwards, self._passes, self._losses = [], [], []
 
     def forward(self, work):
         """Does the forward pass of a micro-batch."""
         start = self.device.mark()
-        done = work()
+        with self.mark("forward"):
+            done = work()
         self._forwards.append((start, self.device.mark()))
         return done
 
     def micro_batch(self, work):
         """Does both passes of a micro-batch, and keeps its part of the loss."""
         start = self.device.mark()
-        loss = work()
+        with self.mark("passes"):
+            loss = work()
         self._passes.append((start, self.device.mark()))
         self._losses.append(loss)
         return loss
@@ -118,7 +125,8 @@ def classes():
 
         def get_batch_samples(self, *given, **named):
             self.watch.begin_step()
-            found = super().get_batch_samples(*given, **named)
+            with self.watch.mark("data"):
+                found = super().get_batch_samples(*given, **named)
             self.watch.got_rows(found[0])
             return found
 

@@ -26,7 +26,7 @@ mod study_record;
 pub(super) mod study_status;
 mod target_stack;
 mod trials;
-mod trl;
+pub(super) mod trl;
 mod warm_start;
 mod worker_args;
 

@@ -143,6 +143,13 @@ fn check_values(study: &Study, place: Place<'_>) -> Result<(), SpaceError> {
     Ok(())
 }
 
+/// Reason why a recipe is not trained in TRL as it is written, on the processor or with the packages that there are; `None` where it is.
+pub(in crate::cli) fn refusal_of(recipe: &Recipe, on_cpu: bool, packages: &[Package]) -> Option<String> {
+    let refusals = refusals_of(recipe, Place { on_cpu, packages });
+    let first = refusals.into_iter().next();
+    first.map(|refusal| format!("key `{}`: {}", refusal.field, refusal.message))
+}
+
 /// Settings of a recipe that a trial in TRL would not train as they are written.
 fn refusals_of(recipe: &Recipe, place: Place<'_>) -> Vec<Refusal> {
     let in_file = refused(Tool::Trl, recipe, None).into_iter().map(|warning| Refusal {
@@ -171,7 +178,9 @@ fn refusals_of(recipe: &Recipe, place: Place<'_>) -> Vec<Refusal> {
     let attention = recipe.torch.attn_implementation;
     let in_fp32 = (attention.row().package.is_some() && recipe.precision == Precision::Fp32).then(|| Refusal {
         field: "torch.attn_implementation",
-        message: format!("`{attention}` computes in 16 bits, and the recipe in fp32; write another value, or another `precision`"),
+        message: format!(
+            "`{attention}` computes in 16 bits, and the recipe in fp32; write another value, or another `precision`"
+        ),
     });
     let paged = recipe.optimizer.kind.is_paged().then(|| Refusal {
         field: "optimizer.kind",
@@ -337,7 +346,10 @@ mod tests {
             ),
             ("space: {rank: [4, 8], use_liger_kernel: true}", "liger-kernel"),
             ("space: {rank: [4, 8], packing: true}", "flash-attn"),
-            ("space: {attn_implementation: [sdpa, flash_attention_3]}", "flash-attn-3"),
+            (
+                "space: {attn_implementation: [sdpa, flash_attention_3]}",
+                "flash-attn-3",
+            ),
         ] {
             let told = refusal_at(lines, at(none)).unwrap();
             assert!(
@@ -357,9 +369,15 @@ mod tests {
 
     #[test]
     fn attention_that_does_not_go_with_the_rest_is_refused() {
-        let in_fp32 = refusal("space: {rank: [4, 8], precision: fp32, attn_implementation: flash_attention_2}", false);
+        let in_fp32 = refusal(
+            "space: {rank: [4, 8], precision: fp32, attn_implementation: flash_attention_2}",
+            false,
+        );
         assert!(in_fp32.unwrap().contains("16 bits"));
-        let packed = refusal("space: {rank: [4, 8], packing: true, attn_implementation: eager}", false);
+        let packed = refusal(
+            "space: {rank: [4, 8], packing: true, attn_implementation: eager}",
+            false,
+        );
         assert!(packed.unwrap().contains("packed documents attend to each other"));
     }
 }

@@ -43,7 +43,7 @@ class SFTTrainer:
         self.model = self.model_wrapped = model if peft_config is None else model.with_adapter(peft_config, args.seed)
         self.train_dataset = train_dataset
         self.data_collator = Collator()
-        self.optimizer = SimpleNamespace()
+        self.optimizer = SimpleNamespace(state={})
         self.accelerator = SimpleNamespace(free_memory=lambda: None)
         self.state = SimpleNamespace(global_step=0)
         self._callbacks = [PrinterCallback(), *callbacks]
@@ -99,7 +99,10 @@ class SFTTrainer:
         return loss
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        return sum((-model(**inputs).log_probs).sum(dim=-1)) / num_items_in_batch
+        start, (rows, length) = time.perf_counter(), inputs["input_ids"].shape
+        loss = sum((-model(**inputs).log_probs).sum(dim=-1)) / num_items_in_batch
+        profiler.note("aten::mm", start, [(rows * length, 480), (480, 960)], flops=2 * rows * length * 480 * 960)
+        return loss
 
     def compute_loss_context_manager(self):
         return contextlib.nullcontext()
