@@ -11,7 +11,7 @@ variable PEFT_TUNE_TRIAL. The first of them reports. SIGTERM is passed on to all
 launcher. In the space file, `devices` is then a parameter as any other:
 
     space: {devices: [1, 2, 4], ...}
-    backend: {command: [python3, ../launch/launch.py, torchrun, --, ../trl/train.py, --model=.., --train=..]}
+    backend: {command: [python3, integrations/launch/launch.py, torchrun, --, my_train.py]}
 """
 
 import json

@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -27,9 +28,14 @@ from peft_tune.backends import (
     device,
     evaluation,
     faults,
+    first_adapter,
+    launched,
     probe,
     profile_events,
     protocol,
+    rank_group,
+    ranks,
+    rival,
     serve,
     steady,
     trainer,
@@ -40,7 +46,8 @@ from peft_tune.backends.control import Control
 from peft_tune.backends.device import Device
 from peft_tune.backends.process_state import ProcessState
 
-GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden" / "backends" / "steady.json"
+#: Tables that tests of the native engine write.
+GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden" / "backends"
 
 
 class Wire:
@@ -139,6 +146,23 @@ class Holds(OnAWire):
         self.assertFalse(self.control.is_stopped(1))
         self.assertEqual(self.control.wait_while_held(1), 0.0)
 
+    def test_requests_go_on_to_where_the_trial_runs_those_that_came_before_it_too(self):
+        said = []
+        self.control.hold(1)
+        self.control.grant(5)
+        self.control.hold(2)
+        self.control.cancel(5)
+        self.control.cancel(4)
+        self.control.relay_to(5, said.append)
+        self.control.resume()
+        self.control.set_under_way(5)
+        self.control.coordinator_gone()
+        self.control.relay_to(5, None)
+        self.control.hold(3)
+        requests = [(one["request"], one.get("number", one.get("turn"))) for one in said]
+        expected = [("cancel", 5), ("measure", 5), ("hold", 2), ("resume", None), ("cancel", 5)]
+        self.assertEqual(requests, expected)
+
     def test_nobody_is_waited_for_who_does_not_read(self):
         closed = Wire()
         closed.close()
@@ -235,9 +259,9 @@ class Steady(unittest.TestCase):
         self.assertEqual((pushed, metrics["warmup_steps"], metrics["measured_steps"]), (5, 3, 2))
         self.assertEqual((metrics["throughput"], metrics["step_s"], metrics["backward_s"]), (50.0, 1.0, 0.5))
 
-    @unittest.skipUnless(GOLDEN.is_file(), "the engine's numbers are not here")
+    @unittest.skipUnless(GOLDEN.is_dir(), "the engine's numbers are not here")
     def test_the_numbers_are_the_engine_s(self):
-        for case in json.loads(GOLDEN.read_text()):
+        for case in json.loads((GOLDEN / "steady.json").read_text()):
             found = steady.throughput([tuple(step) for step in case["steps"]])
             for name in ("tokens_per_s", "spread", "interval"):
                 self.assertAlmostEqual(getattr(found, name), case[name], delta=1e-9 * max(abs(case[name]), 1.0))
@@ -300,6 +324,15 @@ class Devices(unittest.TestCase):
         self.assertEqual(gpu.peak(), (70, 90))
         start, end = gpu.mark(), gpu.mark()
         self.assertAlmostEqual(gpu.seconds(start, end), 0.005)
+
+    def test_a_rank_takes_its_own_of_several_gpus(self):
+        cuda, seen = StandInCuda(), []
+        cuda.set_device = seen.append
+        cuda.get_device_properties = lambda index: types.SimpleNamespace(total_memory=1000 + index)
+        with unittest.mock.patch.dict(sys.modules, torch=types.SimpleNamespace(cuda=cuda)):
+            gpu = Device.open("cuda:5", 1)
+        self.assertEqual((gpu.own_name, gpu.collectives, gpu.memory_bytes(), seen), ("cuda:1", "nccl", 1001, [1]))
+        self.assertEqual(Device("cpu", None).collectives, "gloo")
 
     def test_a_limit_is_a_share_of_a_gpu(self):
         gpu, cuda = self.gpu()
@@ -510,10 +543,217 @@ class Evaluations(unittest.TestCase):
         self.assertAlmostEqual(event["standard_error"], math.sqrt(14 / 3 / 4))
         self.assertEqual(found.rows()["losses"], [10.0, 20.0, 30.0, 60.0])
 
+    def test_ranks_take_micro_batches_in_turn_and_as_many_each(self):
+        class Rows(list):
+            def sum(self, dim=None):
+                return Rows(self) if dim is not None else sum(self)
+
+            def double(self):
+                return self
+
+            def __neg__(self):
+                return self
+
+            def tolist(self):
+                return list(self)
+
+        class Model:
+            training = True
+
+            def __init__(self):
+                self.seen = []
+
+            def eval(self):
+                self.training = False
+
+            def train(self, mode):
+                self.training = mode
+
+            def __call__(self, rows, **_):
+                self.seen.append(list(rows))
+                losses = Rows(10.0 * row for row in rows)
+                return types.SimpleNamespace(log_probs=losses, label_mask=Rows(rows), is_top1=Rows([1]))
+
+        def trainer_of(model):
+            return types.SimpleNamespace(
+                data_collator=lambda rows: {"rows": rows},
+                model_wrapped=model,
+                _prepare_inputs=lambda inputs: inputs,
+                compute_loss_context_manager=contextlib.nullcontext,
+            )
+
+        found, models = [], [Model(), Model()]
+        torch = types.SimpleNamespace(no_grad=contextlib.nullcontext)
+        with unittest.mock.patch.dict(sys.modules, torch=torch):
+            alone = evaluation.evaluate(trainer_of(Model()), [1, 2, 3, 4, 5], 2, ranks.Ranks())
+            for rank in (1, 0):
+                # The last one to ask has what all found.
+                of_rank = ranks.Ranks(rank, 2, lambda value: found.append(value) or found[::-1])
+                # That asked for its process already.
+                del found[-1]
+                both = evaluation.evaluate(trainer_of(models[rank]), [1, 2, 3, 4, 5], 2, of_rank)
+        self.assertEqual([model.seen for model in models], [[[1, 2], [5]], [[3, 4], [5]]])
+        self.assertEqual(both._replace(seconds=0.0), alone._replace(seconds=0.0))
+        self.assertEqual((both.losses, both.right), ([10.0, 20.0, 30.0, 40.0, 50.0], 3))
+        self.assertTrue(models[0].training)
+
     def test_one_micro_batch_says_nothing_of_its_error(self):
         found = evaluation.Evaluation([10.0, 20.0], [10, 10], 4, 0, 0.5)
         self.assertNotIn("standard_error", found.event(1, 1))
         self.assertTrue(math.isnan(evaluation.Evaluation([0.0], [0], 1, 0, 0.1).loss))
+
+
+class StandInRows(list):
+    """Figures of a tensor, one a row."""
+
+    def double(self):
+        return self
+
+    def __neg__(self):
+        return StandInRows([-value for value in self])
+
+    def sum(self, dim=None):
+        return sum(self) if dim is None else self
+
+    def tolist(self):
+        return list(self)
+
+
+def output_of(losses, targets):
+    """What a model says of a micro-batch whose rows have these losses and target tokens."""
+    log_probs, right = StandInRows([-loss for loss in losses]), StandInRows([1] * len(losses))
+    return types.SimpleNamespace(log_probs=log_probs, label_mask=StandInRows(targets), is_top1=right)
+
+
+class Rivals(unittest.TestCase):
+    TOKENS, ROWS = 5, 40
+
+    def of_rival(self, row):
+        """Half of the rows are hard."""
+        return self.TOKENS * (3.0 if row % 2 else 1.0)
+
+    def rival(self):
+        losses = [self.of_rival(row) for row in range(self.ROWS)]
+        return {"loss": 2.0, "rows": {"target_tokens": [self.TOKENS] * self.ROWS, "losses": losses}}
+
+    def watch(self, given):
+        return rival.BesideRival(given, lambda: [self.TOKENS] * self.ROWS)
+
+    def evaluated(self, watch, micro_batch, worse_by):
+        """Rows, losses and targets up to the end that the watch says, as an evaluation goes through them."""
+        tally = evaluation.Tally(self.ROWS, micro_batch)
+        for number in rival.order(tally.batches, watch.next_look() is not None):
+            part = tally.rows_of(number)
+            losses = [self.of_rival(row) + self.TOKENS * worse_by for row in range(part.start, part.stop)]
+            tally.take(number, output_of(losses, [self.TOKENS] * len(losses)))
+            if tally.is_looked_at(watch) and watch.look(*tally.so_far()):
+                break
+        self.assertEqual(tally.right, len(tally.so_far()[0]))
+        return tally.so_far()
+
+    @unittest.skipUnless(GOLDEN.is_dir(), "the engine's numbers are not here")
+    def test_comparisons_are_those_of_the_native_engine(self):
+        table = json.loads((GOLDEN / "paired.json").read_text())
+        for row in table["compared"]:
+            found = rival.PairedDifference.of(row["differences"], row["target_tokens"])
+            if row["difference"] is None:
+                self.assertIsNone(found)
+                continue
+            for name in ("value", "standard_error"):
+                self.assertAlmostEqual(getattr(found, name), row["difference"][name], delta=1e-12)
+            limit = row["difference"]["surely_above"]
+            self.assertTrue(found.is_surely_above(limit - 1e-9, row["looks_in_all"]), row["difference"])
+            self.assertFalse(found.is_surely_above(limit + 1e-9, row["looks_in_all"]), row["difference"])
+        for rows, looks in table["looks"]:
+            self.assertEqual(rival.looks(rows), looks)
+
+    @unittest.skipUnless(GOLDEN.is_dir(), "the engine's numbers are not here")
+    def test_the_order_is_that_of_the_native_engine(self):
+        for order in json.loads((GOLDEN / "order.json").read_text()):
+            self.assertEqual(rival.order(len(order), True), order)
+            self.assertEqual(rival.order(len(order), False), sorted(order))
+
+    def test_a_worse_setting_ends_at_the_first_look(self):
+        watch = self.watch(self.rival())
+        self.assertEqual(watch.next_look(), 16)
+        rows, _, targets = self.evaluated(watch, 3, 0.25)
+        # A micro-batch is evaluated to its end, and rows are told in their order.
+        self.assertIn(len(rows), (16, 17, 18))
+        self.assertEqual((rows, targets), (sorted(rows), [self.TOKENS] * len(rows)))
+        self.assertAlmostEqual(watch.loss, 2.25)
+        self.assertLess(watch.worse_by.standard_error, 1e-6)
+        self.assertEqual(watch.rows_in_all, self.ROWS)
+
+    def test_one_that_is_nearly_as_good_is_evaluated_on_all_rows(self):
+        for micro_batch, worse_by in ((3, 0.01), (40, 9.0)):
+            watch = self.watch(self.rival())
+            rows, _, _ = self.evaluated(watch, micro_batch, worse_by)
+            self.assertEqual(rows, list(range(self.ROWS)))
+            self.assertIsNone(watch.worse_by)
+
+    def test_without_a_rival_on_the_same_rows_all_are_evaluated(self):
+        other, fewer, untold = self.rival(), self.rival(), self.rival()
+        other["rows"]["target_tokens"][7] += 1
+        fewer["rows"]["losses"].pop()
+        untold["loss"] = None
+        for given in (None, other, fewer, untold):
+            with contextlib.redirect_stderr(io.StringIO()):
+                watch = self.watch(given)
+            self.assertIsNone(watch.next_look())
+            self.assertEqual(len(self.evaluated(watch, 4, 90.0)[0]), self.ROWS)
+
+    def test_what_is_no_number_ends_nothing(self):
+        watch = self.watch(self.rival())
+        self.assertEqual(len(self.evaluated(watch, 4, math.nan)[0]), self.ROWS)
+
+
+class OfRanks(unittest.TestCase):
+    def test_a_step_is_that_of_all_ranks_and_the_first_one_decides(self):
+        def step(loss, tokens, peak, is_stopped):
+            event = {"step": 3, "loss": loss, "tokens": tokens, "target_tokens": tokens // 2, "grad_norm": 1.5}
+            return ranks.Step(event, 2, peak, is_stopped, 7.0)
+
+        found = ranks.of_all([step(2.0, 10, 70, False), step(4.0, 30, 90, True)])
+        expected = {"step": 3, "loss": 3.0, "tokens": 40, "target_tokens": 20, "grad_norm": 1.5}
+        self.assertEqual(found, ranks.Step(expected, 4, 90, False, 7.0))
+        self.assertIsNone(ranks.of_all([step(1.0, 4, None, False)]).peak)
+
+    def test_one_process_is_all_there_is(self):
+        alone = ranks.Ranks()
+        alone.meet()
+        self.assertEqual((alone.count, alone.is_first, alone.gathered(3), alone.most(None)), (1, True, [3], None))
+        self.assertTrue(alone.are_whole())
+        gone = subprocess.Popen([sys.executable, "-c", ""])
+        gone.wait()
+        self.assertFalse(ranks.Ranks(0, 2, lambda value: [value, gone.pid]).are_whole())
+
+    def test_ranks_have_the_places_that_are_assigned_or_share_the_worker_s(self):
+        places = rank_group.places_of([], 2, "cpu", 5)
+        self.assertEqual(places, [{"device": "cpu", "threads": 2, "cpus": []}] * 2)
+        on_gpus = rank_group.places_of(None, 2, "cuda:0", 8)
+        self.assertEqual([place["device"] for place in on_gpus], ["cuda:0", "cuda:1"])
+        assigned = [{"device": "cuda:3", "threads": 4, "cpus": [1]}, {"device": "cuda:1", "threads": None}]
+        places = rank_group.places_of(assigned, 2, "cuda:3", 8)
+        found = [(one["device"], one["threads"], one["cpus"]) for one in places]
+        self.assertEqual(found, [("cuda:3", 4, [1]), ("cuda:1", 8, [])])
+
+    def test_ranks_see_their_gpus_of_those_that_the_program_sees(self):
+        self.assertEqual(rank_group.visible(["cpu", "cpu"], "0,1"), "")
+        self.assertEqual(rank_group.visible(["cuda:1", "cuda:0"], None), "1,0")
+        self.assertEqual(rank_group.visible(["cuda:1", "cuda:0"], "GPU-a, GPU-b"), "GPU-b,GPU-a")
+        with self.assertRaisesRegex(trial_files.Invalid, "no GPU cuda:2"):
+            rank_group.visible(["cuda:0", "cuda:2"], "4,7")
+
+    def test_a_launcher_starts_what_takes_several_devices_or_deepspeed(self):
+        for recipe, is_launched in (
+            ({}, False),
+            ({"batch": {"devices": 1}, "optimizer": {"kind": "adamw"}}, False),
+            ({"batch": {"devices": 2}}, True),
+            ({"optimizer": {"offload": "host"}}, True),
+        ):
+            self.assertEqual(launched.is_launched(recipe), is_launched, recipe)
+        self.assertEqual(launched.message_in(b'"text"\n'), {})
+        self.assertEqual(launched.message_in(b"garbage\n"), {})
 
 
 class Faults(unittest.TestCase):
@@ -553,6 +793,7 @@ class Probes(unittest.TestCase):
 
 ANSWER = {
     "config": "a: 1",
+    "beside": {},
     "model": "/model",
     "train": "TRAIN",
     "held_out": "TRAIN",
@@ -621,6 +862,48 @@ class Bases(unittest.TestCase):
             base_model.check_class(folder)
 
 
+class FirstAdapters(unittest.TestCase):
+    def test_a_request_names_the_folder(self):
+        self.assertIsNone(first_adapter.folder_of({}))
+        self.assertEqual(first_adapter.folder_of({"first_adapter": {"read": "/first"}}), "/first")
+        with self.assertRaisesRegex(trial_files.Invalid, "does not write it"):
+            first_adapter.folder_of({"first_adapter": {"write": "/first"}})
+
+    def loaded(self, missing, unexpected):
+        """Loads weights of which PEFT says that these are not there, and these are too many."""
+
+        def load_file(path):
+            if not path.startswith("/first"):
+                raise FileNotFoundError(path)
+            return {"weights": path}
+
+        taken = []
+        peft = types.ModuleType("peft")
+        peft.set_peft_model_state_dict = lambda model, weights: taken.append(weights) or types.SimpleNamespace(
+            missing_keys=missing, unexpected_keys=unexpected
+        )
+        tensors = types.ModuleType("safetensors.torch")
+        tensors.load_file = load_file
+        trained, frozen = (types.SimpleNamespace(requires_grad=one) for one in (True, False))
+        model = types.SimpleNamespace(named_parameters=lambda: [("base", frozen), ("lora", trained)])
+        modules = {"peft": peft, "safetensors": types.ModuleType("safetensors"), "safetensors.torch": tensors}
+        with unittest.mock.patch.dict(sys.modules, modules):
+            first_adapter.load(model, "/first")
+            with self.assertRaisesRegex(trial_files.Invalid, "cannot read the adapter to start from, /elsewhere"):
+                first_adapter.load(model, "/elsewhere")
+        return taken
+
+    def test_the_weights_are_those_of_the_folder(self):
+        # Weights of the base are in no adapter's file.
+        taken = self.loaded(["base"], [])
+        self.assertEqual(taken, [{"weights": os.path.join("/first", first_adapter.WEIGHTS)}])
+
+    def test_an_adapter_of_another_form_is_refused(self):
+        for missing, unexpected in ((["base", "lora"], []), ([], ["lora.other"])):
+            with self.assertRaisesRegex(trial_files.Invalid, "1 weights differ, such as lora"):
+                self.loaded(missing, unexpected)
+
+
 class Files(unittest.TestCase):
     def program(self, folder, body):
         path = Path(folder, "program")
@@ -660,6 +943,24 @@ class Files(unittest.TestCase):
         rows = trial_files.Rows()
         rows.open = lambda path: {"input_ids": [[1], [1, 2, 3], [4, 5, 6], [7, 8]]}
         self.assertEqual(rows.longest("a", 3), [1, 2, 3])
+
+    def test_targets_are_counted_once(self):
+        rows, asked = trial_files.Rows(), []
+
+        class Columns:
+            def __len__(self):
+                return 3
+
+            def __getitem__(self, part):
+                asked.append(part)
+                labels = [[-100, 7, 7], [7, -100, 7], [5]][part]
+                return {"input_ids": labels, "labels": labels}
+
+        rows.open = lambda path: Columns()
+        for _ in range(2):
+            self.assertEqual(rows.targets("a", 3), [2, 1, 0])
+        self.assertEqual(len(asked), 1)
+        self.assertEqual(rows.targets("a", 2), [2, 1])
 
     def test_the_first_rows_come_a_slice_at_a_time(self):
         class Columns(list):

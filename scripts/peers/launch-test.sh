@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trials on one and on two processes through integrations/launch, for real: torchrun and accelerate (and DeepSpeed where it is
-# installed) start TRL on the CPU with the quickstart's model and gloo between the processes. At one global batch the loss does
-# not depend on the number of processes.
+# installed) start launch_trainer.py on the CPU with the quickstart's model and gloo between the processes. At one global batch the
+# loss does not depend on the number of processes.
 #
 #   scripts/peers/launch-test.sh [BINARY] [PYTHON]     # PYTHON has torch, transformers, peft, trl and accelerate
 #   LAUNCHERS="torchrun" scripts/peers/launch-test.sh  # only some of them
@@ -11,7 +11,6 @@ binary=$(readlink -f "${1:-$root/target/debug/peft-tune}")
 python=${2:-python3}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-assets=$root/search_spaces/quickstart
 query() { "$binary" query "$1" --db "$work/$launcher.db" --format csv | tail -n +2; }
 
 # A study of two trials through one launcher, with further words for the program that trains.
@@ -28,15 +27,11 @@ space:
   micro_batch: 2
   global_batch: 4
   learning_rate: 1e-2
-  sequence_length: 64
-  precision: fp32
 sampler: grid
 pruner: none
 confirm: none
 backend:
-  command: [$python, ../launch/launch.py, $launcher, --, train.py, --model=$assets/base, --train=$assets/train.jsonl,
-            --held-out=$assets/held_out.jsonl, --rows=64, --evaluation-rows=8, --threads=1$*]
-  folder: $root/integrations/trl
+  command: [$python, $root/integrations/launch/launch.py, $launcher, --, $root/scripts/peers/launch_trainer.py, 1$*]
 trial: {steps: 6, timeout: 10m}
 budget: {trials: 2}
 SPACE
@@ -53,7 +48,7 @@ for one in ${LAUNCHERS:-torchrun accelerate deepspeed}; do
   if [ "$one" != deepspeed ]; then
     try "$one"
   elif "$python" -c 'import deepspeed' 2> /dev/null; then
-    DS_ACCELERATOR=cpu try deepspeed ", --deepspeed=../launch/zero2.json"
+    DS_ACCELERATOR=cpu try deepspeed ", $root/integrations/launch/zero2.json"
   else
     echo "DeepSpeed is not installed: passed over"
   fi

@@ -1,20 +1,23 @@
 """What the worker of `backend: trl` does with TRL itself, on the CPU. scripts/peers/trl-test.sh runs this.
 
-    trl_worker.py PROGRAM DATABASE FOLDER [--only bits,fields,..] [--kills 8] [--seed 1]
+    trl_worker.py PROGRAM DATABASE FOLDER [--only bits,ranks,..] [--kills 3] [--seed 1]
 
 The interpreter that runs this has TRL. DATABASE has a study `trl` with a complete trial, whose recipe is taken.
 
 bits       settings A, B, A in one worker and A in a fresh one: losses, rates, norms and held-out losses equal to the bit
+ranks      two ranks of a micro-batch each beside one device with two: losses and norms within 1e-5; the same to the bit with rows
+           that other processes read, and ranks end with their worker
 fields     SFTConfig and LoraConfig of a trial beside those that TRL's parser makes of `export --format trl`, field by field
 choices    eager attention: losses within 1% of the plain setting's; two processes that read rows, and the plain setting behind all
            of them: losses equal to the bit
 compiled   the same of a compiled model, where it is asked for: its compiler takes minutes
-steps      ten fp32 steps from one adapter beside `peft-tune train`: losses within 1e-5, rates within 1e-9
+steps      `peft-tune check` of ten steps from one adapter, in fp32 and in bf16: the engines agree; losses in fp32 within 1e-5
 peak       the measured peak beside what `plan --check --stack trl --device cpu` predicts: within 3%
 limit      a trial that needs more than it may take is out of memory, and the process trains the next one
 profile    `profile --backend trl`: phases make up the step, products are its largest op, parts of the memory its peak; a trace
 overhead   the least of three later trials' time besides its steps and evaluations: under half a second
-kills      a search whose Python workers are killed by SIGKILL: no finished trial is lost or run again, no process is left
+kills      a search each of whose Python workers is killed by SIGKILL, at a random moment of its start or of a trial:
+           no finished trial is lost or run again, no process is left
 """
 
 import argparse
@@ -43,6 +46,12 @@ MANY_ROWS, LIMIT_BYTES = 1024, 1 << 30
 PHASES_WITHIN, PRODUCTS = 0.05, ("aten::mm", "aten::addmm", "aten::bmm")
 #: Relative difference of losses that other kernels may make by rounding.
 ROUNDED = 0.01
+#: Share of the kills that come before the worker greets, and seconds that such a start takes at the least.
+AT_START, START_S = 0.2, 3.0
+#: Relative distance of fp32 numbers of one training on two devices and on one.
+RANKS_WITHIN = 1e-5
+#: Seconds in which the ranks of a worker that was killed are gone.
+GONE_S = 10.0
 #: Module whose processes are the Python workers.
 MODULE = "peft_tune.backends"
 
@@ -75,8 +84,8 @@ class Worker:
             fail(f"the worker ended with {self.process.wait()}")
         return json.loads(line)
 
-    def run(self, number, recipe, plan, limit_bytes=None, state="complete"):
-        """Runs a trial to its end, which is to be of this state, and returns what it told."""
+    def begin(self, number, recipe, plan, limit_bytes=None):
+        """Hands a trial over."""
         self.say(
             request="trial",
             number=number,
@@ -85,6 +94,10 @@ class Worker:
             memory_limit_bytes=limit_bytes,
             time_limit_s=None,
         )
+
+    def run(self, number, recipe, plan, limit_bytes=None, state="complete"):
+        """Runs a trial to its end, which is to be of this state, and returns what it told."""
+        self.begin(number, recipe, plan, limit_bytes)
         told = types.SimpleNamespace(steps=[], evaluations=[], ended=None)
         while told.ended is None:
             message = self.hear()
@@ -120,9 +133,9 @@ def worker_of(options):
     return Worker([options.program, *words])
 
 
-def watched_worker(options, record, adapter="-"):
+def watched_worker(options, record):
     """The same, in a Python that writes down what TRL gets."""
-    words = [record, adapter, "--device", "cpu", "--threads", options.threads]
+    words = [record, "--device", "cpu", "--threads", options.threads]
     environment = {
         "PEFT_TUNE_PROGRAM": options.program,
         "OMP_NUM_THREADS": str(options.threads),
@@ -185,6 +198,60 @@ def check_bits(options):
             fail(f"{name} a setting trains to {found}, and not to {values[0]}")
     counted = f"{len(values[0][0])} steps and {len(values[0][1])} evaluations"
     print(f"bits: {counted}, the same after another setting and in a fresh process")
+
+
+def processes_below(process):
+    """Python workers and ranks below a process, children of children too."""
+    own = workers_below(process)
+    return own + [one for child in own for one in processes_below(child)]
+
+
+def is_near(first, second):
+    """Whether numbers are the same but for rounding in fp32, of which sums of another order have more."""
+    return all(abs(one - other) <= RANKS_WITHIN * max(abs(one), abs(other)) for one, other in zip(first, second, strict=True))
+
+
+def check_ranks(options):
+    _, recipe, _ = recipes(options)
+    # Each rank draws masks of its own.
+    recipe["adapter"]["dropout"] = 0.0
+    on_one, on_two = json.loads(json.dumps(recipe)), recipe
+    on_one["batch"].update(micro_batch=2, gradient_accumulation=2)
+    on_two["batch"].update(micro_batch=2, gradient_accumulation=1, devices=2)
+    loaded = {**on_two, "torch": {"dataloader_num_workers": 2}}
+    plan = plan_of(6, evaluations=2, measure={"steps": 2, "max_warmup_steps": 2})
+    with worker_of(options) as worker:
+        recipes_of = enumerate([on_one, on_two, loaded, on_two])
+        one, two, by_processes, again = [worker.run(number, of_this, plan) for number, of_this in recipes_of]
+        ranks = processes_below(worker.process.pid)
+        worker.run(4, on_one, plan_of(2))
+        left = processes_below(worker.process.pid)
+    if len(ranks) != 3 or left:
+        fail(f"two ranks and their launcher are the processes {ranks}, and {left} stay for a trial on one device")
+    steps = [[value for step in values_of(told)[0] for value in step] for told in (one, two)]
+    evaluations = [[value for told_of in values_of(told)[1] for value in told_of] for told in (one, two)]
+    if not is_near(*steps) or not is_near(*evaluations):
+        fail(f"on two devices a setting trains to {values_of(two)}, and on one to {values_of(one)}")
+    if values_of(again) != values_of(two):
+        fail(f"ranks that stay train a setting to {values_of(again)} after {values_of(two)}")
+    if values_of(by_processes) != values_of(two):
+        fail(f"rows that two processes of each rank read train to {values_of(by_processes)}, and others to {values_of(two)}")
+    tokens = [told.ended["state"]["metrics"]["train_tokens"] for told in (one, two)]
+    if tokens[0] != tokens[1]:
+        fail(f"of the same rows {tokens} tokens are counted")
+    killed = worker_of(options)
+    killed.begin(0, on_two, plan_of(10_000))
+    while killed.hear().get("event") != "step":
+        pass
+    ranks = processes_below(killed.process.pid)
+    killed.process.kill()
+    killed.process.wait()
+    began = time.monotonic()
+    while any(MODULE in command_line(process) for process in ranks):
+        if time.monotonic() - began > GONE_S:
+            fail(f"the ranks {ranks} outlived their worker")
+        time.sleep(0.01)
+    print(f"ranks: {len(one.steps)} steps on two devices as on one, and {len(ranks)} processes end with their worker")
 
 
 def fields_of_export(options, number):
@@ -261,24 +328,34 @@ def compare_choices(options, rounded, same):
 
 
 def check_steps(options):
-    """The study, rows and adapter of ten_steps.py."""
+    """The study, rows and adapter of ten_steps.py: its lora_b is not zero."""
     asked = types.SimpleNamespace(program=options.program, form="plain", length=64, accumulation=2, as_stored=False)
     with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
-        folder = pathlib.Path(scratch)
-        recipe = ten_steps.prepared(asked, folder)
-        train = ["train", recipe.name, "--output", folder / "out", "--device", "cpu"]
-        ten_steps.run(options.program, *train, folder=recipe.parent)
-        ours = ten_steps.steps_of_engine(folder / "out" / "tensorboard")
-        # Without the adapter to start from, which is put in below.
-        plain = json.loads(query(options, "select recipe from trial limit 1", folder / "rows.db")[0]["recipe"])
-        with watched_worker(options, folder / "record.jsonl", folder / "earlier") as worker:
-            theirs = worker.run(0, plain, plan_of(len(ours))).steps
-    if len(ours) != ten_steps.STEPS or len(theirs) != len(ours):
-        fail(f"the engine trained {len(ours)} steps and TRL {len(theirs)}")
-    of_losses, of_rates = ten_steps.distance(ours, theirs)
-    if not ten_steps.is_same(ours, theirs):
-        fail(f"losses differ from the engine's by {of_losses:.1e}, learning rates by {of_rates:.1e}")
-    print(f"steps: ten losses within {of_losses:.1e} of the engine's, learning rates within {of_rates:.1e}")
+        recipe = ten_steps.prepared(asked, pathlib.Path(scratch))
+        in_bf16 = recipe.with_name("bf16.yaml")
+        text = recipe.read_text(encoding="utf-8")
+        if "precision: fp32" not in text:
+            fail(f"the recipe is not in fp32: {text}")
+        in_bf16.write_text(text.replace("precision: fp32", "precision: bf16"), encoding="utf-8")
+        fp32, bf16 = (compared(options, one) for one in (recipe, in_bf16))
+    if fp32["losses"] > ten_steps.LOSS_WITHIN:
+        fail(f"losses differ from the engine's by {fp32['losses']:.1e}")
+    shown = [f"{one['losses']:.1e} and norms of gradients within {one['gradients']:.1e}" for one in (fp32, bf16)]
+    print(f"steps: ten losses within {shown[0]} of the engine's in fp32, {shown[1]} in bf16")
+
+
+def compared(options, recipe):
+    """The largest differences between the two engines; fails where `check` says that they do not agree."""
+    words = ["--backend", "trl", "--python", sys.executable, "--steps", ten_steps.STEPS, "--device", "cpu", "--json"]
+    words += ["--threads", options.threads]
+    try:
+        found = json.loads(ten_steps.run(options.program, "check", recipe.name, *words, folder=recipe.parent).stdout)
+    except RuntimeError as error:
+        fail(f"check of {recipe.name}: {error}")
+    counts = [len(found[engine]["steps"]) for engine in ("native", "trl")]
+    if counts != [ten_steps.STEPS] * 2 or not found["agrees"]:
+        fail(f"check of {recipe.name} says with exit code 0: {counts} steps, {found['reasons']}")
+    return found["differences"]
 
 
 def check_peak(options):
@@ -379,20 +456,6 @@ backend: {{trl: {{python: {python}}}}}
 """
 
 
-def workers_below(process):
-    """Python workers that a process has started."""
-    found = []
-    for task in pathlib.Path(f"/proc/{process}/task").glob("*/children"):
-        try:
-            children = task.read_text().split()
-        except OSError:
-            continue
-        for child in children:
-            if MODULE in command_line(child):
-                found.append(int(child))
-    return found
-
-
 def command_line(process):
     try:
         return pathlib.Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -416,10 +479,66 @@ def finished(options, database, before):
     return now
 
 
+class Log:
+    """The log of searches, read while it is written."""
+
+    def __init__(self, path):
+        self._path, self._at = path, 0
+        path.write_text("", encoding="utf-8")
+
+    def next(self):
+        """The next event; `None` where none is there yet."""
+        with open(self._path, encoding="utf-8") as file:
+            file.seek(self._at)
+            line = file.readline()
+            if not line.endswith("\n"):
+                return None
+            self._at = file.tell()
+        return json.loads(line)
+
+
 def search_of(options, database, trials):
     words = ["search", options.folder / "kills.yaml", "--db", database, "--trials", trials, "--attempts", 1000]
-    with open(options.folder / "kills.log", "a", encoding="utf-8") as log:
-        return subprocess.Popen([options.program, *map(str, words)], stdout=log, stderr=log, cwd=options.folder)
+    words += ["--log-file", options.folder / "kills.jsonl", "--log-format", "json", "--log-level", "info"]
+    with open(options.folder / "kills.log", "a", encoding="utf-8") as said:
+        return subprocess.Popen([options.program, *map(str, words)], stdout=said, stderr=said, cwd=options.folder)
+
+
+def killed_of(options, search, log, dice, most):
+    """Kills each worker of a search once, until it ends or so many are killed; returns how many."""
+    killed, began, ready, has_trial = set(), time.monotonic(), None, False
+    while search.poll() is None and len(killed) < most:
+        if time.monotonic() - began > 600:
+            search.kill()
+            fail("a search has not ended in ten minutes")
+        event = log.next()
+        if event is None:
+            time.sleep(0.02)
+            continue
+        told = event.get("message")
+        if told == "started a worker" and dice.random() < AT_START:
+            worker, latest_s = event["process"], START_S
+        elif told in ("a worker is ready", "a trial begins", "a trial ended"):
+            ready = event.get("process", ready)
+            has_trial = told == "a trial begins" or (has_trial and told != "a trial ended")
+            if ready is None or not has_trial:
+                continue
+            # The rehearsal is over: what is killed has a trial.
+            worker, latest_s = ready, options.trial_s
+        else:
+            continue
+        time.sleep(dice.uniform(0.0, latest_s))
+        if worker not in killed and is_worker(worker):
+            os.kill(worker, signal.SIGKILL)
+            killed.add(worker)
+        ready = None
+    return len(killed)
+
+
+def is_worker(process):
+    """Whether a process is a worker, which the program is until it becomes Python."""
+    line = command_line(process)
+    return MODULE in line or " worker " in line
 
 
 def check_kills(options):
@@ -427,26 +546,12 @@ def check_kills(options):
     text = STUDY.format(assets=ASSETS, python=sys.executable)
     (options.folder / "kills.yaml").write_text(text, encoding="utf-8")
     database = options.folder / "kills.db"
-    done, known, seen = 0, {}, set()
+    done, known, log = 0, {}, Log(options.folder / "kills.jsonl")
     while done < options.kills:
-        search, began = search_of(options, database, len(known) + 4), time.monotonic()
-        # A search that is through, or whose workers never greeted, is started again.
-        while search.poll() is None and done < options.kills:
-            if time.monotonic() - began > 600:
-                search.kill()
-                fail("a search has not ended in ten minutes")
-            fresh = [worker for worker in workers_below(search.pid) if worker not in seen]
-            if not fresh:
-                time.sleep(0.05)
-                continue
-            time.sleep(dice.uniform(0.0, options.latest_s))
-            seen.update(fresh)
-            for worker in fresh:
-                line = command_line(worker)
-                # A Python that is asked what it has is no worker: its end is bad input.
-                if MODULE in line and "--probe" not in line and done < options.kills:
-                    os.kill(worker, signal.SIGKILL)
-                    done += 1
+        left = options.kills - done
+        # About one trial ends between two kills. A search that is through, or whose workers never greeted, is started again.
+        search = search_of(options, database, len(known) + left + 1)
+        done += killed_of(options, search, log, dice, left)
         if search.wait() not in (0, 5):
             fail(f"the search ended with {search.returncode}: {(options.folder / 'kills.log').read_text()[-2000:]}")
         known = finished(options, database, known)
@@ -457,16 +562,20 @@ def check_kills(options):
     failed = query(options, "select count(*) as n from trial where state = 'failed'", database)[0]["n"]
     if left or failed:
         fail(f"{left} trials are not run and {failed} failed")
-    still = [process for process in seen if MODULE in command_line(process)]
-    if still:
+    lines = map(json.loads, (options.folder / "kills.jsonl").read_text(encoding="utf-8").splitlines())
+    started = {one["process"] for one in lines if one["message"] == "started a worker"}
+    if still := [process for process in started if is_worker(process)]:
         fail(f"the workers {still} outlived their search")
     attempts = query(options, "select count(*) as n from lost_attempt", database)[0]["n"]
+    if not attempts:
+        fail(f"none of {done} kills took a trial from its worker")
     counted = f"{len(known)} trials finished, none lost or run again, {attempts} attempts noted as lost"
-    print(f"kills: {done} of Python workers, {counted}")
+    print(f"kills: {done} of {len(started)} Python workers, {counted}")
 
 
 CHECKS = {
     "bits": check_bits,
+    "ranks": check_ranks,
     "fields": check_fields,
     "choices": check_choices,
     "compiled": check_compiled,
@@ -494,9 +603,9 @@ def main():
     parser.add_argument("folder", type=lambda path: pathlib.Path(path).resolve(), help="for what is written")
     parser.add_argument("--only", type=names_of, default=[name for name in CHECKS if name != "compiled"], help="names of checks")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--kills", type=int, default=8)
+    parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1, help="of the moments of kills")
-    parser.add_argument("--latest-s", type=float, default=20.0, help="a worker is killed at most so many seconds after its start")
+    parser.add_argument("--trial-s", type=float, default=2.0, help="a worker is killed at most so many seconds after it greets")
     options = parser.parse_args()
     for name in options.only:
         CHECKS[name](options)

@@ -1,10 +1,9 @@
 """Runs the worker of `backend: trl` in this process, with a look at what it gives to TRL.
 
-    trl_worker_watched.py RECORD.jsonl ADAPTER|- --device cpu --threads 2
+    trl_worker_watched.py RECORD.jsonl --device cpu --threads 2
 
 Each trainer that is made adds a line to RECORD: the fields of its SFTConfig and of its LoraConfig, as they were handed over.
-With ADAPTER, a folder of PEFT's, its weights go into the model before the first step of each training: a study names no
-adapter to start from. Nothing else differs from `peft-tune worker --backend trl`; `PEFT_TUNE_PROGRAM` names the program.
+Nothing else differs from `peft-tune worker --backend trl`; `PEFT_TUNE_PROGRAM` names the program.
 """
 
 import dataclasses
@@ -35,26 +34,9 @@ def watch(record):
     SFTTrainer.__init__ = recorded
 
 
-def start_from(adapter):
-    import transformers
-    from peft import set_peft_model_state_dict
-    from safetensors.torch import load_file
-
-    train = transformers.Trainer.train
-
-    def from_adapter(self, *words, **named):
-        missed = set_peft_model_state_dict(self.model, load_file(pathlib.Path(adapter) / "adapter_model.safetensors"))
-        assert not missed.unexpected_keys, missed.unexpected_keys
-        return train(self, *words, **named)
-
-    transformers.Trainer.train = from_adapter
-
-
 def main():
-    record, adapter, *words = sys.argv[1:]
+    record, *words = sys.argv[1:]
     watch(record)
-    if adapter != "-":
-        start_from(adapter)
     sys.argv = ["peft_tune.backends", *words]
     runpy.run_module("peft_tune.backends", run_name="__main__")
 

@@ -21,7 +21,7 @@ use crate::cli::study::{compare, dashboard, delete, explain, pareto, report, sho
 use crate::cli::terminal::line_breaks::fitted;
 use crate::cli::terminal::logging;
 use crate::cli::terminal::output::messages_width;
-use crate::cli::{CliError, export, init, mcp, no_command, plan, profile, search, train};
+use crate::cli::{CliError, check, export, init, mcp, no_command, plan, profile, search, train};
 use peft_tune_engine::profile::HostMemory;
 
 /// Find the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
@@ -74,6 +74,7 @@ enum Command {
     Generate(generate::Args),
     Profile(profile::Args),
     TuneStep(tune_step::Args),
+    Check(check::Args),
     InferBench(infer_bench::Args),
     Mcp(mcp::Args),
     Doctor(doctor::Args),
@@ -135,6 +136,7 @@ fn make_threads(command: &Command) -> Result<(), CliError> {
         Command::Train(args) => return threads::make(args.compute.threads(), args.processes()),
         Command::Profile(args) => Some(&args.compute),
         Command::TuneStep(args) => Some(&args.compute),
+        Command::Check(args) => Some(&args.compute),
         Command::Merge(args) => Some(&args.compute),
         Command::Generate(args) => Some(&args.compute),
         Command::InferBench(args) => Some(&args.compute),
@@ -206,6 +208,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Generate(args) => generate::run(args),
         Command::Profile(args) => profile::run(args),
         Command::TuneStep(args) => tune_step::run(args),
+        Command::Check(args) => check::run(&args),
         Command::InferBench(args) => infer_bench::run(args),
         Command::Mcp(args) => mcp::run(args),
         Command::Doctor(args) => doctor::run(args),

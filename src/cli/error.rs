@@ -4,7 +4,8 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use crate::cli::exit_codes::{
-    BAD_INPUT, DATABASE, DOES_NOT_FIT, FAILED, INPUT_CHANGED, MAY_NOT_FIT, NOT_CHECKED, TAKEN, TOOL_REFUSES, WORKERS,
+    BAD_INPUT, DATABASE, DOES_NOT_FIT, ENGINES_DIFFER, FAILED, INPUT_CHANGED, MAY_NOT_FIT, NOT_CHECKED, TAKEN,
+    TOOL_REFUSES, WORKERS,
 };
 use crate::report::printable;
 use crate::space::SpaceError;
@@ -48,6 +49,9 @@ pub enum CliError {
     /// The tool that exported files are for could not be asked: exit code 10. They were written.
     #[error("{0}")]
     NotChecked(String),
+    /// Two engines that trained the same do not agree: exit code 11. The comparison was printed.
+    #[error("the engines do not agree: {0}")]
+    EnginesDiffer(String),
     /// A person or a scheduler stopped a search or a training: exit code 128 and the signal's number, as shells have it;
     /// 130 for Ctrl-C and requests.
     #[error("interrupted; `{command}` continues from here")]
@@ -104,6 +108,7 @@ impl CliError {
             Self::MayNotFit => MAY_NOT_FIT,
             Self::ToolRefuses(_) => TOOL_REFUSES,
             Self::NotChecked(_) => NOT_CHECKED,
+            Self::EnginesDiffer(_) => ENGINES_DIFFER,
             Self::Interrupted { code, .. } | Self::Detached { code, .. } => *code,
         }
     }
@@ -184,10 +189,14 @@ mod tests {
             CliError::Taken(error()),
             CliError::Workers(error()),
             CliError::InputChanged(error()),
+            CliError::EnginesDiffer("x".to_owned()),
             interrupted(129),
             interrupted(130),
             interrupted(143),
         ];
-        assert_eq!(all.map(|error| error.exit_code()), [1, 2, 3, 4, 5, 6, 129, 130, 143]);
+        assert_eq!(
+            all.map(|error| error.exit_code()),
+            [1, 2, 3, 4, 5, 6, 11, 129, 130, 143]
+        );
     }
 }

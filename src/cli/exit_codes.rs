@@ -10,6 +10,7 @@ pub(super) const DOES_NOT_FIT: u8 = 7;
 pub(super) const MAY_NOT_FIT: u8 = 8;
 pub(super) const TOOL_REFUSES: u8 = 9;
 pub(super) const NOT_CHECKED: u8 = 10;
+pub(super) const ENGINES_DIFFER: u8 = 11;
 
 /// One exit code.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +26,7 @@ const fn row(code: u8, ending: &'static str, left: &'static str) -> ExitRow {
     ExitRow { code, ending, left }
 }
 
-const ROWS: [ExitRow; 14] = [
+const ROWS: [ExitRow; 15] = [
     row(
         0,
         "done. A search: its budget is spent, nothing is left to propose, or its `stop` rule ended it",
@@ -80,6 +81,11 @@ const ROWS: [ExitRow; 14] = [
         NOT_CHECKED,
         "the same: the tool is not installed, cannot be used, or took too long",
         "the files are written; `--python` names another Python",
+    ),
+    row(
+        ENGINES_DIFFER,
+        "`check`: the two engines do not train alike",
+        "the comparison is printed; it says where they differ and by how much",
     ),
     row(
         129,

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `commands` | which file runs which command |
 //! | `mcp`, `no_command`, `help` | tools for agents, the program alone, what it says of itself |
+//! | `check` | one recipe in two engines |
 //! | `search`, `export`, `init` | searches that begin, run and end; files of other tools; study files |
 //! | `plan` | what settings would cost |
 //! | `study`, `database`, `model` | commands on what was found, on where it is kept, and on a model alone |
@@ -17,6 +18,7 @@
 //! | `terminal`, `whole_output`, `page_output` | results and messages; files that appear whole; pages and pictures |
 //! | `error`, `exit_codes` | how a command ends |
 
+mod check;
 mod commands;
 mod data;
 mod database;

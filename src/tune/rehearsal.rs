@@ -110,6 +110,7 @@ impl Tuner<'_> {
                 kernels: Some(kernels),
                 assignments: Vec::new(),
                 pairing: None,
+                first_adapter: None,
             })?;
             open.insert(number);
         }

@@ -127,14 +127,15 @@ impl StackCosts {
             None => (setting.clone(), (setting, 1.0)),
         };
         let bytes = self.step(&longest)?.bytes;
-        let seconds = match self.knows_speed {
-            true => self.step(&mean)?.seconds,
-            false => Seconds::default(),
+        let seconds = match (self.knows_speed, self.is_on_host()) {
+            (true, true) => of_processes(self.step(&mean)?.seconds, mean.devices),
+            (true, false) => self.step(&mean)?.seconds,
+            (false, _) => Seconds::default(),
         };
         Ok(Prediction {
             bytes,
             seconds,
-            tokens: share * (mean.tokens() * mean.gradient_accumulation) as f64,
+            tokens: share * (mean.tokens() * mean.gradient_accumulation * mean.devices) as f64,
             host_bytes: 0,
         })
     }
@@ -156,6 +157,23 @@ impl StackCosts {
             known.insert(key, found.clone());
         }
         found
+    }
+}
+
+/// Seconds of a step whose devices are so many processes that divide one processor.
+fn of_processes(step: Seconds, processes: u64) -> Seconds {
+    let times = |seconds: f64| seconds * processes as f64;
+    let Seconds {
+        products,
+        adapters,
+        attention,
+        passes,
+    } = step;
+    Seconds {
+        products: times(products),
+        adapters: times(adapters),
+        attention: times(attention),
+        passes: times(passes),
     }
 }
 
@@ -267,15 +285,39 @@ mod tests {
         }
     }
 
-    #[test]
-    fn memory_is_less_sure_on_a_gpu_and_of_layers_that_are_not_known() {
+    /// A processor, as fast as a GPU.
+    fn host() -> StackDevice {
         let sheet = predict::DataSheet {
             name: predict::stack::HOST,
             ..*predict::device("L4").unwrap()
         };
-        let host = StackDevice {
+        StackDevice {
             sheet: Box::leak(Box::new(sheet)),
-        };
+        }
+    }
+
+    #[test]
+    fn several_devices_train_the_tokens_of_all_and_processes_divide_their_processor() {
+        let mut two = recipe(256);
+        two.batch.devices = 2;
+        let [on_gpus, on_host] = [
+            costs(Some("T4")),
+            StackCosts::new(Tool::Trl, shape("llama"), Some(host())),
+        ];
+        for (costs, times) in [(on_gpus, 1.0), (on_host, 2.0)] {
+            let (one, both) = (
+                costs.predict(&recipe(256), None).unwrap(),
+                costs.predict(&two, None).unwrap(),
+            );
+            assert_eq!(both.tokens.to_bits(), (2.0 * one.tokens).to_bits());
+            // What they tell one another comes on top.
+            assert!(both.seconds.total() >= times * one.seconds.total());
+        }
+    }
+
+    #[test]
+    fn memory_is_less_sure_on_a_gpu_and_of_layers_that_are_not_known() {
+        let host = host();
         let margin = |model_type, device| StackCosts::new(Tool::Trl, shape(model_type), device).memory_margin();
         assert!(margin("llama", Some(host)) < margin("llama", None));
         assert!(margin("llama", None) < margin("unheard_of", Some(host)));

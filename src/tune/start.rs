@@ -157,6 +157,7 @@ impl Tuner<'_> {
             time_limit_s: study.trial_timeout_s.filter(|_| is_trial),
             assignments: Vec::new(),
             pairing,
+            first_adapter: None,
         })?)
     }
 

@@ -260,6 +260,7 @@ mod tests {
             kernels: None,
             assignments: Vec::new(),
             pairing: None,
+            first_adapter: None,
         };
         evaluator.submit(request).unwrap();
         let mut events = Vec::new();
@@ -457,6 +458,7 @@ mod tests {
             kernels: None,
             assignments: Vec::new(),
             pairing: None,
+            first_adapter: None,
         };
         evaluator.submit(request).unwrap();
         let mut started = Instant::now();

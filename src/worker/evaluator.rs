@@ -5,7 +5,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{HeldOutLosses, Pairing};
+use super::{FirstAdapter, HeldOutLosses, Pairing};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{FailReason, Metrics, Params, Phase, TrialNumber, TrialPlan, TrialState};
 use peft_tune_engine::{Evaluation, StepEvent};
@@ -33,6 +33,9 @@ pub struct TrialRequest {
     /// their mean.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pairing: Option<Pairing>,
+    /// Adapter before the first step of the training phase, handed from one engine to another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_adapter: Option<FirstAdapter>,
 }
 
 /// Place of one of a trial's devices.

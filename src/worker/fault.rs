@@ -226,6 +226,7 @@ mod tests {
             kernels: None,
             assignments: Vec::new(),
             pairing: None,
+            first_adapter: None,
         }
     }
 

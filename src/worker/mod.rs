@@ -6,6 +6,7 @@ mod control;
 mod evaluator;
 mod exit_reason;
 mod fault;
+mod first_adapter;
 mod hardware_lock;
 mod interruption;
 mod launch_command;
@@ -42,6 +43,7 @@ mod worker_slot;
 
 pub use command::CommandEvaluator;
 pub use evaluator::{DeviceAssignment, Evaluator, EvaluatorError, Task, TrialEvent, TrialRequest};
+pub use first_adapter::FirstAdapter;
 pub use launch_command::LaunchCommand;
 pub use launcher::Launcher;
 pub use limits::{MemoryLimiter, memory_limiter};

@@ -32,11 +32,16 @@ const FILES: &[(&str, &str)] = carried![
     "device.py",
     "evaluation.py",
     "faults.py",
+    "first_adapter.py",
+    "launched.py",
     "probe.py",
     "process_state.py",
     "profile.py",
     "profile_events.py",
     "protocol.py",
+    "rank_group.py",
+    "ranks.py",
+    "rival.py",
     "serve.py",
     "settings.py",
     "steady.py",
@@ -61,6 +66,9 @@ const OF_LAUNCHERS: [&str; 6] = [
     "WORLD_SIZE",
 ];
 const OF_ACCELERATE: &str = "ACCELERATE_";
+
+/// Variable in which a worker that sees its own GPU alone has those that this process sees: a trial may take several.
+const VISIBLE: &str = "PEFT_TUNE_VISIBLE_DEVICES";
 
 /// Digits of the hash that a folder is named by.
 const DIGITS: usize = 16;
@@ -132,8 +140,8 @@ impl PythonWorker {
 
     /// The package on a device, with so many threads and further arguments.
     fn on_device(&self, device: &str, threads: usize, more: &[&str]) -> Result<Command, PythonWorkerError> {
-        let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-        let visible = visible_for(device, visible.as_deref()).ok_or_else(|| {
+        let all = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+        let seen = visible_for(device, all.as_deref()).ok_or_else(|| {
             let device = device.to_owned();
             PythonWorkerError::NoDevice { device }
         })?;
@@ -144,11 +152,15 @@ impl PythonWorker {
         command
             .env("PEFT_TUNE_PROGRAM", program)
             .env("PEFT_TUNE_VERSION", env!("CARGO_PKG_VERSION"))
-            .env("CUDA_VISIBLE_DEVICES", visible)
+            .env("CUDA_VISIBLE_DEVICES", seen)
             .env("OMP_NUM_THREADS", &threads)
             .env("MKL_NUM_THREADS", &threads)
             // Sums in the same order each time, where a GPU has a choice.
             .env("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
+        match all {
+            Some(all) => command.env(VISIBLE, all),
+            None => command.env_remove(VISIBLE),
+        };
         Ok(command)
     }
 
@@ -258,6 +270,8 @@ mod tests {
         ] {
             assert!(protocol.lines().any(|one| one == line), "{line}");
         }
+        let (_, group) = FILES.iter().find(|(name, _)| *name == "rank_group.py").unwrap();
+        assert!(group.contains(&format!("VISIBLE_VARIABLE = \"{VISIBLE}\"")));
     }
 
     #[test]

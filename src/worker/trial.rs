@@ -143,6 +143,9 @@ impl TrialRun<'_> {
             steps,
         });
         let mut run = self.start(&recipe, &source, steps)?;
+        if let Some(first) = &self.request.first_adapter {
+            first.keep(&run.trainer, &recipe.model)?;
+        }
         self.measure_start(&mut run, &held_out, metrics)?;
         Ok(Training {
             run,

@@ -688,11 +688,13 @@ fn weights_that_devices_share_out_are_said_where_a_tool_can_and_told_where_not()
             .any(|note| note.contains("write `devices` and `sharding: full`")),
         "{imported:?}"
     );
+    let in_trl = "fsdp: true\nfsdp_config:\n  version: 2\n  auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  reshard_after_forward: true\n";
+    let (text, told) = export_to(&recipe, ExportFormat::Tool(Tool::Trl));
+    assert!(
+        text.contains(in_trl) && !text.contains("quant_storage") && told.is_none(),
+        "{text}"
+    );
     for (format, said) in [
-        (
-            ExportFormat::Tool(Tool::Trl),
-            "accelerate launch --use_fsdp --fsdp_version 2",
-        ),
         (
             ExportFormat::Tool(Tool::LlamaFactory),
             "accelerate launch --use_fsdp --fsdp_version 2",
@@ -704,12 +706,22 @@ fn weights_that_devices_share_out_are_said_where_a_tool_can_and_told_where_not()
         assert!(!text.contains("fsdp_config"), "{format}: {text}");
         assert!(told.is_some_and(|told| told.contains(said)), "{format}");
     }
-    recipe.precision = Precision::Int8;
-    let (text, told) = export_to(&recipe, ExportFormat::Tool(Tool::Axolotl));
+    // Four bits are shared out in the form of numbers.
+    recipe.precision = Precision::Nf4;
+    let (text, told) = export_to(&recipe, ExportFormat::Tool(Tool::Trl));
+    let storage = "bnb_4bit_quant_storage: bfloat16\n";
     assert!(
-        !text.contains("fsdp_config") && told.unwrap().contains("neither int8 weights"),
+        text.contains(in_trl) && text.contains(storage) && told.is_none(),
         "{text}"
     );
+    recipe.precision = Precision::Int8;
+    for tool in [Tool::Axolotl, Tool::Trl] {
+        let (text, told) = export_to(&recipe, ExportFormat::Tool(tool));
+        assert!(
+            !text.contains("fsdp_config") && told.unwrap().contains("neither int8 weights"),
+            "{text}"
+        );
+    }
     let (text, _) = export_to(&recipe, ExportFormat::Recipe);
     assert!(text.contains("sharding: full"), "{text}");
 }

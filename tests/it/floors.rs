@@ -108,6 +108,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "init",
             "export",
             "search",
+            "check",
             "help",
             "no_command",
             "mcp",

@@ -39,6 +39,7 @@ fn train(folder: &Path, mode: &str, cancels: bool) -> (Vec<TrialEvent>, TrialSta
         kernels: None,
         assignments: Vec::new(),
         pairing: None,
+        first_adapter: None,
     };
     evaluator.submit(request).unwrap();
     let mut reports = Vec::new();

@@ -206,8 +206,14 @@ mod trial_run;
 /// Searches whose trials the worker in Python trains, with stand-ins for PyTorch and TRL.
 #[cfg(target_os = "linux")]
 mod trl_backend;
+/// Two engines that train the same, one of them with stand-ins for PyTorch and TRL.
+#[cfg(target_os = "linux")]
+mod trl_check;
 /// Searches on models that only TRL may train, and the engine that `backend: auto` takes.
 mod trl_families;
+/// Trials in TRL on several devices: the ranks of a worker, and how they end.
+#[cfg(target_os = "linux")]
+mod trl_ranks;
 /// Searches whose trials TRL trains, without Python.
 mod trl_search;
 /// Searches that start from earlier studies in the same database.

@@ -25,6 +25,8 @@ fn space(objectives: &str) -> String {
 fn peft_tune(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = crate::program();
     command.args(arguments).current_dir(folder);
+    #[cfg(target_os = "linux")]
+    crate::trl_backend::with_stand_ins(&mut command);
     let output = command
         .env("PEFT_TUNE_DB", folder.join("study.db"))
         .env("PEFT_TUNE_CACHE", folder.join("cache"))
@@ -87,17 +89,19 @@ fn learns(one: &Loss) -> bool {
     one.learning_rate > 1e-3
 }
 
-#[test]
-fn a_bad_setting_rests_on_fewer_rows_and_its_loss_is_that_of_all_within_its_error() {
-    let folder = searched("[throughput, peak_memory, loss]", &[&[]]);
-    // The knee of a front of memory and loss may be far above the least loss: these are evaluated on all rows.
-    let whole = searched("[peak_memory, loss]", &[&[]]);
-    let (found, whole) = (losses(folder.path()), losses(whole.path()));
+/// The trial of the same setting that was evaluated on all rows.
+fn of_all<'a>(one: &Loss, whole: &'a [Loss]) -> &'a Loss {
+    whole.iter().find(|all| all.learning_rate == one.learning_rate).unwrap()
+}
+
+/// Asserts that trials which learn nothing rest on a part of the rows once one has learned, with the loss of `whole` within the
+/// error, and all others on all rows.
+fn assert_bad_ones_rest_on_a_part(found: &[Loss], whole: &[Loss]) {
     assert_eq!((found.len(), whole.len()), (4, 4));
     assert!(whole.iter().all(|one| one.rows.is_none()), "{whole:?}");
     let first = found.iter().position(learns).unwrap();
     for (number, one) in found.iter().enumerate() {
-        let of_all = whole.iter().find(|all| all.learning_rate == one.learning_rate).unwrap();
+        let of_all = of_all(one, whole);
         let is_part = number > first && !learns(one);
         assert_eq!(one.rows.is_some(), is_part, "{found:?}");
         match one.rows {
@@ -106,12 +110,25 @@ fn a_bad_setting_rests_on_fewer_rows_and_its_loss_is_that_of_all_within_its_erro
                 assert!(rows < ROWS, "{found:?}");
                 let off = (one.loss - of_all.loss).abs();
                 assert!(off <= 4.0 * one.standard_error, "{off} {one:?}");
-                let of_as_many = of_all.standard_error * (ROWS / rows).sqrt();
-                assert!(one.standard_error < of_as_many, "pairs tell more: {one:?} {of_all:?}");
             }
         }
     }
     assert!(found.iter().any(|one| one.rows.is_some()), "{found:?}");
+}
+
+#[test]
+fn a_bad_setting_rests_on_fewer_rows_and_its_loss_is_that_of_all_within_its_error() {
+    let folder = searched("[throughput, peak_memory, loss]", &[&[]]);
+    // The knee of a front of memory and loss may be far above the least loss: these are evaluated on all rows.
+    let whole = searched("[peak_memory, loss]", &[&[]]);
+    let (found, whole) = (losses(folder.path()), losses(whole.path()));
+    assert_bad_ones_rest_on_a_part(&found, &whole);
+    for one in &found {
+        if let Some(rows) = one.rows {
+            let of_as_many = of_all(one, &whole).standard_error * (ROWS / rows).sqrt();
+            assert!(one.standard_error < of_as_many, "pairs tell more: {one:?} {whole:?}");
+        }
+    }
     // It is said wherever the loss is shown.
     let part = found.iter().position(|one| one.rows.is_some()).unwrap().to_string();
     for arguments in [&["show"] as &[&str], &["show", &part]] {
@@ -139,4 +156,16 @@ fn a_search_that_goes_on_compares_with_what_was_best_before() {
     );
     assert_eq!(kept.len(), 1, "{kept:?}");
     assert!(kept[0]["rows"].as_f64() >= Some(ROWS), "{kept:?}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_worker_in_python_ends_evaluations_as_the_engine_does() {
+    if !crate::trl_backend::has_python() {
+        return;
+    }
+    let trl: &[&str] = &["--backend", "trl", "--python", "python3"];
+    let folder = searched("[throughput, peak_memory, loss]", &[trl]);
+    let whole = searched("[peak_memory, loss]", &[trl]);
+    assert_bad_ones_rest_on_a_part(&losses(folder.path()), &losses(whole.path()));
 }

@@ -11,7 +11,8 @@ use arrow_array::types::{Int8Type, Int32Type, Int64Type};
 use arrow_ipc::reader::StreamReader;
 use peft_tune::space::{ReadOptions, RecipeFile};
 use peft_tune_core::recipe::{
-    DataSettings, HeldOut, OptimizerOffload, Precision, Recipe, TargetModules, TargetPreset, TrainingLength,
+    DataSettings, HeldOut, OptimizerKind, OptimizerOffload, Precision, Recipe, Sharding, TargetModules, TargetPreset,
+    TrainingLength,
 };
 use peft_tune_engine::data::{BatchSource, PreparedData, evaluation_batches};
 use peft_tune_engine::hub::TokenizerFiles;
@@ -159,6 +160,7 @@ fn the_file_is_what_export_writes_but_for_rows_and_length() {
     let fields: Vec<&str> = answer.as_object().unwrap().keys().map(String::as_str).collect();
     let expected = [
         "config",
+        "beside",
         "model",
         "train",
         "held_out",
@@ -170,6 +172,7 @@ fn the_file_is_what_export_writes_but_for_rows_and_length() {
     ];
     assert_eq!(fields, expected);
     assert_eq!((&answer["steps"], &answer["refused"]), (&json!(30), &json!([])));
+    assert_eq!(answer["beside"], json!({}));
     let model = path(&answer, "model");
     assert!(model.is_absolute() && model.join("config.json").is_file());
     for rows in ["train", "held_out"] {
@@ -292,7 +295,7 @@ fn what_the_file_cannot_say_is_refused() {
     let why = "`optimizer.loraplus_ratio`: build the optimizer with peft.optimizers.create_loraplus_optimizer";
     assert_eq!(refused(&recipe), json!([why]));
     recipe = quickstart();
-    recipe.optimizer.offload = OptimizerOffload::Host;
+    (recipe.optimizer.kind, recipe.optimizer.offload) = (OptimizerKind::Sgd, OptimizerOffload::Host);
     let found = refused(&recipe);
     let reasons = found.as_array().unwrap();
     assert_eq!(reasons.len(), 1, "{found}");
@@ -300,6 +303,34 @@ fn what_the_file_cannot_say_is_refused() {
         reasons[0].as_str().unwrap().starts_with("`optimizer.offload`: "),
         "{found}"
     );
+}
+
+#[test]
+fn trials_on_several_devices_have_the_keys_and_the_files_of_the_engines_that_run_them() {
+    let cache = tempfile::tempdir().unwrap();
+    let plan = training(&json!({"steps": 3}), 0);
+    let mut recipe = quickstart();
+    (recipe.batch.devices, recipe.batch.sharding) = (2, Sharding::Full);
+    let shared_out = answer(cache.path(), &recipe, &plan);
+    assert_eq!(
+        (&shared_out["refused"], &shared_out["beside"]),
+        (&json!([]), &json!({}))
+    );
+    assert_eq!(keys(shared_out["config"].as_str().unwrap(), &[])["fsdp"], "true");
+    // A step has the rows of both.
+    let rows = rows(&path(&shared_out, "train")).len();
+    assert_eq!(shared_out["steps_per_epoch"], rows.div_ceil(8));
+
+    recipe = quickstart();
+    recipe.optimizer.offload = OptimizerOffload::Host;
+    let on_host = answer(cache.path(), &recipe, &plan);
+    assert_eq!(on_host["refused"], json!([]));
+    assert_eq!(
+        keys(on_host["config"].as_str().unwrap(), &[])["deepspeed"],
+        "deepspeed.json"
+    );
+    let file: Value = serde_json::from_str(on_host["beside"]["deepspeed.json"].as_str().unwrap()).unwrap();
+    assert_eq!(file["zero_optimization"]["stage"], 2);
 }
 
 #[test]

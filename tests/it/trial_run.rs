@@ -26,6 +26,7 @@ pub(crate) fn run(
         kernels: None,
         assignments: Vec::new(),
         pairing: None,
+        first_adapter: None,
     };
     evaluator.submit(request).unwrap();
     loop {

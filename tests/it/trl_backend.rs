@@ -48,7 +48,7 @@ fn slow_search(bench: &Bench, step_s: &str, arguments: &[&str]) -> Command {
 }
 
 /// Searches with a fault in a worker, and returns what was said.
-fn faulty(bench: &Bench, fault: &str, arguments: &[&str]) -> String {
+pub(crate) fn faulty(bench: &Bench, fault: &str, arguments: &[&str]) -> String {
     let mut command = search(bench, arguments);
     command.args(["--log-level", "info"]).env("PEFT_TUNE_FAULT", fault);
     let output = command.output().unwrap();
@@ -62,7 +62,7 @@ fn workers_started(said: &str) -> usize {
 }
 
 /// How a trial ended: state, reason, attempt.
-fn outcome(bench: &Bench, trial: u64) -> (String, Value, u64) {
+pub(crate) fn outcome(bench: &Bench, trial: u64) -> (String, Value, u64) {
     let sql = format!("select state, reason, attempt from trial where number = {trial}");
     let row = &bench.rows(&sql)[0];
     (
@@ -72,7 +72,7 @@ fn outcome(bench: &Bench, trial: u64) -> (String, Value, u64) {
     )
 }
 
-fn complete_at(attempt: u64) -> (String, Value, u64) {
+pub(crate) fn complete_at(attempt: u64) -> (String, Value, u64) {
     ("complete".to_owned(), Value::Null, attempt)
 }
 
@@ -89,7 +89,7 @@ fn python_below(search: &Child) -> Vec<u32> {
 }
 
 /// Waits until none of these processes runs the worker any more.
-fn assert_all_end(workers: &[u32]) {
+pub(crate) fn assert_all_end(workers: &[u32]) {
     let began = Instant::now();
     let is_still = |worker: &u32| {
         let words = std::fs::read(format!("/proc/{worker}/cmdline")).unwrap_or_default();
@@ -398,15 +398,21 @@ fn pythons_that_are_killed_again_and_again_lose_and_repeat_nothing() {
 }
 
 /// A worker that is spoken to without a coordinator between.
-struct Worker {
-    child: Child,
+pub(crate) struct Worker {
+    pub(crate) child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
     /// Folder with the cache that the worker's files lie in.
     folder: tempfile::TempDir,
 }
 
 impl Worker {
-    fn start(step_s: &str) -> Self {
+    /// Starts one whose steps take so many seconds.
+    pub(crate) fn start(step_s: &str) -> Self {
+        Self::start_with(&[("STAND_IN_STEP_S", step_s)])
+    }
+
+    /// Starts one with these variables.
+    pub(crate) fn start_with(variables: &[(&str, &str)]) -> Self {
         let folder = crate::folders::for_database();
         let mut command = crate::program();
         let words = [
@@ -423,7 +429,7 @@ impl Worker {
         command
             .args(words)
             .env("PEFT_TUNE_CACHE", folder.path())
-            .env("STAND_IN_STEP_S", step_s)
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -433,23 +439,28 @@ impl Worker {
         Self { child, lines, folder }
     }
 
-    fn say(&mut self, request: &Value) {
+    pub(crate) fn say(&mut self, request: &Value) {
         writeln!(self.child.stdin.as_mut().unwrap(), "{request}").unwrap();
     }
 
+    /// The next message; `None` behind the last.
+    pub(crate) fn hear(&mut self) -> Option<Value> {
+        let line = self.lines.next()?.unwrap();
+        Some(serde_json::from_str(&line).unwrap())
+    }
+
     /// Hears on until an event of this name.
-    fn hear_until(&mut self, event: &str) -> Value {
+    pub(crate) fn hear_until(&mut self, event: &str) -> Value {
         loop {
-            let line = self.lines.next();
-            let line = line.unwrap_or_else(|| panic!("no `{event}` before the end")).unwrap();
-            let message: Value = serde_json::from_str(&line).unwrap();
+            let message = self.hear();
+            let message = message.unwrap_or_else(|| panic!("no `{event}` before the end"));
             if message["event"] == event {
                 return message;
             }
         }
     }
 
-    fn greet(&mut self, protocol: u64) {
+    pub(crate) fn greet(&mut self, protocol: u64) {
         self.say(
             &json!({"request": "hello", "protocol": protocol, "version": "9.9.9", "heartbeat_s": 0.05,
                          "take_turns": true}),
@@ -458,11 +469,16 @@ impl Worker {
 
     /// A trial of this many steps.
     fn trial(&mut self, number: u64, steps: u64) {
+        self.trial_of(number, steps, &json!({"micro_batch": 2, "sequence_length": 64}));
+    }
+
+    /// A trial of this many steps, with these settings of a step's rows.
+    pub(crate) fn trial_of(&mut self, number: u64, steps: u64, batch: &Value) {
         let assets = concat!(env!("CARGO_MANIFEST_DIR"), "/search_spaces/quickstart");
         let recipe = json!({
             "model": format!("{assets}/base"),
             "data": {"train": format!("{assets}/train.jsonl"), "held_out": format!("{assets}/held_out.jsonl")},
-            "adapter": {"rank": 8}, "precision": "fp32", "batch": {"micro_batch": 2, "sequence_length": 64},
+            "adapter": {"rank": 8}, "precision": "fp32", "batch": batch,
         });
         let plan = json!({
             "measure": {"steps": 1, "max_warmup_steps": 1},

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::mocked::{errors_of, folder_with};
 use peft_tune_engine::profile::Throughput;
+use peft_tune_search::{PairedDifference, PairedRow, looks};
 
 pub(crate) const SPACE: &str = "study: own\nmodel: ./base\ndata: {train: train.jsonl, held_out: held_out.jsonl}\n\
                      objectives: [throughput, loss]\n\
@@ -347,7 +348,6 @@ fn a_python_that_cannot_train_is_named_before_anything_is_begun() {
 /// `UPDATE_GOLDEN=1 cargo test --test it trl_search` writes it.
 #[test]
 fn figures_of_steps_are_a_table_that_python_is_compared_with() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/backends/steady.json");
     let steps: [Vec<(f64, u64)>; 4] = [
         vec![(0.5, 100)],
         vec![(1.0, 100), (1.0, 100), (5.0, 100)],
@@ -365,7 +365,70 @@ fn figures_of_steps_are_a_table_that_python_is_compared_with() {
             "interval": found.interval,
         })
     });
-    let table = serde_json::to_string_pretty(&rows.collect::<Vec<_>>()).unwrap() + "\n";
+    is_golden("steady.json", &json!(rows.collect::<Vec<_>>()));
+}
+
+/// Comparisons of trials row by row as the engine makes them: the worker in Python is compared with this table by its own tests.
+/// `UPDATE_GOLDEN=1 cargo test --test it trl_search` writes it.
+#[test]
+fn comparisons_of_rows_are_a_table_that_python_is_compared_with() {
+    let rows = |count: usize, by_token: f64, targets: fn(usize) -> usize| -> Vec<PairedRow> {
+        let row = |row: usize| {
+            let target_tokens = targets(row) as f64;
+            let stray = 0.05 * ((row * 5 % 11) as f64 - 5.0);
+            PairedRow {
+                difference: target_tokens * (by_token + stray),
+                target_tokens,
+            }
+        };
+        (0..count).map(row).collect()
+    };
+    let cases = [
+        (rows(16, 0.3, |_| 9), 1),
+        (rows(40, 0.02, |row| 3 + row * 7 % 23), 4),
+        (rows(128, -0.4, |row| 1 + row * row % 97), 8),
+        // One long row among short ones says nothing.
+        (rows(32, 5.0, |row| if row == 7 { 1000 } else { 1 }), 2),
+    ];
+    let compared = cases.iter().map(|(rows, looks_in_all)| {
+        let difference = PairedDifference::of(rows).map(|found| {
+            json!({
+                "value": found.value,
+                "standard_error": found.standard_error,
+                "surely_above": highest_limit(&found, *looks_in_all),
+            })
+        });
+        json!({
+            "differences": rows.iter().map(|row| row.difference).collect::<Vec<_>>(),
+            "target_tokens": rows.iter().map(|row| row.target_tokens as u64).collect::<Vec<_>>(),
+            "looks_in_all": looks_in_all,
+            "difference": difference,
+        })
+    });
+    let looked: Vec<_> = [0, 16, 17, 256, 1000].map(|rows| json!([rows, looks(rows)])).into();
+    is_golden(
+        "paired.json",
+        &json!({"compared": compared.collect::<Vec<_>>(), "looks": looked}),
+    );
+}
+
+/// The limit that a difference is surely above, and above no higher one: by halves.
+fn highest_limit(difference: &PairedDifference, looks_in_all: usize) -> f64 {
+    let (mut low, mut high) = (difference.value - 100.0 * difference.standard_error, difference.value);
+    for _ in 0..100 {
+        let middle = f64::midpoint(low, high);
+        match difference.is_surely_above(middle, looks_in_all) {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    low
+}
+
+/// Compares a table with the file that Python reads, or writes it.
+fn is_golden(name: &str, table: &Value) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/backends").join(name);
+    let table = serde_json::to_string_pretty(table).unwrap() + "\n";
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, &table).unwrap();

@@ -12,11 +12,12 @@ import signal
 import sys
 import time
 
-from . import probe, profile, protocol
-from .base_model import BaseModels
+from . import probe, profile, protocol, rank_group
 from .control import Control
 from .device import Device, DeviceError, status_bytes
 from .faults import Fault, ProcessOutOfMemory
+from .launched import RanksLost, Trials
+from .ranks import Ranks
 from .serve import OtherProtocol, serve
 from .trial import DeviceLost, Runner
 from .trial_files import Program
@@ -25,6 +26,8 @@ from .trial_files import Program
 VERSION_VARIABLE = "PEFT_TUNE_VERSION"
 #: Seconds that a worker whose tuner is gone may take to end its step before it ends in the middle of it.
 ALONE_S = 5.0
+#: Seconds that a rank that failed gives the first one to tell of the end with what it has measured. Then it ends all.
+FAREWELL_S = 1.0
 #: Progress is no message for people here.
 QUIET = ("HF_DATASETS_DISABLE_PROGRESS_BARS", "HF_HUB_DISABLE_PROGRESS_BARS", "TQDM_DISABLE")
 
@@ -36,7 +39,12 @@ def main():
     parser.add_argument("--profile", action="store_true", help="profiles the recipe of a line of standard input")
     parser.add_argument("--device", help="device to compute on [default: the GPU, else the processor]")
     parser.add_argument("--threads", type=int, help="threads to compute with [default: PyTorch's]")
+    parser.add_argument("--launch", metavar="FOLDER", help="starts the ranks of the group that has this folder")
+    parser.add_argument("--rank", metavar="FOLDER", help="is one of these ranks")
     arguments = parser.parse_args()
+    if arguments.launch:
+        rank_group.launch(arguments.launch)
+        return 0
     # Messages have a descriptor of their own: whatever libraries print goes to standard error.
     outbox = protocol.Outbox(os.dup(1))
     os.dup2(2, 1)
@@ -73,7 +81,7 @@ def profile_once(arguments, requests, outbox):
     # The profiler's own library tells of every start, and of a GPU that is not there.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     try:
-        device, _ = loaded(arguments)
+        device, _ = loaded(arguments.device, arguments.threads)
     except (ImportError, OSError, DeviceError) as error:
         outbox.say({"failed": {"is_invalid": True, "message": str(error)}})
         return 0
@@ -82,17 +90,13 @@ def profile_once(arguments, requests, outbox):
 
 
 def work(arguments, requests, outbox):
-    """Greets once all is loaded, and serves; returns the exit code."""
+    """Does the work of a worker, or of a rank; returns the exit code."""
     try:
-        fault = Fault(os.environ.get("PEFT_TUNE_FAULT"), outbox)
-        fault.at_start()
-        device, threads = loaded(arguments)
-        control, program = Control(outbox), Program()
-        runner = Runner(device, program, BaseModels(device), control, fault, emitter(outbox, control))
-        version = os.environ.get(VERSION_VARIABLE, "unknown")
-        outbox.say(protocol.hello(version, device.name, threads, pinned_to(), device.memory_limiter))
-        serve(requests, outbox, control, runner.run, lambda: end_alone(program))
-    except (ValueError, ImportError, OSError, DeviceError, DeviceLost, OtherProtocol) as error:
+        if arguments.rank:
+            serve_as_rank(arguments.rank, requests, outbox)
+        else:
+            serve_as_worker(arguments, requests, outbox)
+    except (ValueError, ImportError, OSError, DeviceError, DeviceLost, OtherProtocol, RanksLost) as error:
         print(f"peft_tune.backends: {error}", file=sys.stderr)
         return 1
     except (MemoryError, ProcessOutOfMemory):
@@ -100,7 +104,71 @@ def work(arguments, requests, outbox):
     return 0
 
 
-def loaded(arguments):
+def serve_as_worker(arguments, requests, outbox):
+    """Greets once all is loaded, and serves."""
+    fault = Fault(os.environ.get("PEFT_TUNE_FAULT"), outbox)
+    fault.at_start()
+    device, threads = loaded(arguments.device, arguments.threads)
+    control, program = Control(outbox), Program()
+    runner = Runner(device, program, control, fault, emitter(outbox, control), Ranks())
+    trials = Trials(runner, control, outbox, threads)
+    outbox.say(greeting(device, threads))
+    serve(requests, outbox, control, trials.run, lambda: end_alone(program))
+    trials.end()
+
+
+def serve_as_rank(folder, requests, outbox):
+    """Serves as one of the ranks of the group that has this folder. The first of them hears requests."""
+    rank_group.end_with_parent()
+    rank = int(os.environ["RANK"])
+    place = rank_group.place_in(folder, rank)
+    if place["cpus"]:
+        os.sched_setaffinity(0, place["cpus"])
+    device, threads = loaded(place["device"], place["threads"], rank)
+    ranks, program = Ranks.join(device), Program()
+    if not ranks.is_first:
+        # It tells nothing, hears of a trial from the first one, and meets no fault that is caused on purpose.
+        outbox = protocol.Outbox(os.open(os.devnull, os.O_WRONLY))
+        control = Control(outbox)
+        runner = Runner(device, program, control, Fault(), ender(folder, ranks), ranks)
+        while (request := ranks.of_first()) is not None:
+            runner.run(request)
+        return
+    control, fault = Control(outbox), Fault(os.environ.get("PEFT_TUNE_FAULT"), outbox)
+    runner = Runner(device, program, control, fault, emitter(outbox, control), ranks)
+
+    def run(request):
+        ranks.of_first(request)
+        runner.run(request)
+
+    outbox.say(greeting(device, threads))
+    serve(requests, outbox, control, run, lambda: end_alone(program))
+    ranks.of_first(None)
+
+
+def greeting(device, threads):
+    """The first message."""
+    version = os.environ.get(VERSION_VARIABLE, "unknown")
+    return protocol.hello(version, device.name, threads, pinned_to(), device.memory_limiter)
+
+
+def ender(folder, ranks):
+    """A function that hears of the end of a trial on a rank, and ends that where it failed: the others may wait for it.
+
+    What it has to say of the reason is one only where no other rank was lost before.
+    """
+
+    def emit(message):
+        if message["event"] == "ended" and message["state"]["state"] == "failed":
+            time.sleep(FAREWELL_S)
+            if ranks.are_whole():
+                rank_group.leave_failure(folder, ranks.rank, message["state"]["reason"])
+            os._exit(1)
+
+    return emit
+
+
+def loaded(device_name, threads, index=0):
     """The device and the number of threads, once all libraries are there.
 
     An import may hold all threads for longer than signs of life may fail to come, so that it comes before the greeting.
@@ -113,9 +181,9 @@ def loaded(arguments):
     import torch
     from trl import SFTTrainer  # noqa: F401
 
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    device = Device.open(arguments.device)
+    if threads:
+        torch.set_num_threads(threads)
+    device = Device.open(device_name, index)
     # Nothing of the libraries is ever garbage.
     gc.collect()
     gc.freeze()

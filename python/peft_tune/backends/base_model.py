@@ -23,7 +23,8 @@ class Base:
         self._scales = scales_of(model)
         self.frozen_bytes = devices.bytes_of([*self.tensors, *tensors_in(self._scales)])
         self._trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-        self._versions = [tensor._version for tensor in self.tensors]
+        self._watched = self.tensors
+        self._versions = [tensor._version for tensor in self._watched]
 
     def copied(self):
         """The model with modules of its own and these tensors."""
@@ -32,9 +33,14 @@ class Base:
             parameter.grad = None
         return copy.deepcopy(self.model, {id(shared): shared for shared in [*self.tensors, *self._scales]})
 
+    def note_sync(self):
+        """Notes that ranks have written the values of the first one, which are their own, and go on to do so with buffers."""
+        self._watched = [parameter for parameter, _ in self._trained]
+        self._versions = [tensor._version for tensor in self._watched]
+
     def is_untouched(self):
         """Whether no tensor was written to since the model was loaded."""
-        return all(tensor._version == version for tensor, version in zip(self.tensors, self._versions))
+        return all(tensor._version == version for tensor, version in zip(self._watched, self._versions))
 
 
 def scales_of(model):
@@ -86,7 +92,7 @@ class BaseModels:
 
     def has(self, settings, folder):
         """Whether the model of these settings is there."""
-        return settings.model.use_peft and self._base[0] == of_trial.key_of(settings, folder)
+        return settings.keeps_base and self._base[0] == of_trial.key_of(settings, folder)
 
     def load(self, settings, folder):
         """Loads a model that is kept, unless it is there, and returns the bytes of its tensors."""
@@ -97,8 +103,8 @@ class BaseModels:
         return self._base[1].frozen_bytes
 
     def take(self, settings, folder):
-        """A model to train, and the bytes of its base tensors. It is loaded anew where its own weights are trained."""
-        if settings.model.use_peft:
+        """A model to train, and the bytes of its base tensors. It is loaded anew where a training changes these."""
+        if settings.keeps_base:
             frozen_bytes = self.load(settings, folder)
             return self._base[1].copied(), frozen_bytes
         self.forget()
@@ -131,6 +137,11 @@ class BaseModels:
             del base
             self.forget()
 
+    def note_sync(self):
+        """Notes that ranks have made the base model's tensors equal, which they were."""
+        if self._base[1] is not None:
+            self._base[1].note_sync()
+
     def forget(self):
         """Drops what is kept."""
         self._base, self._tokenizer = (None, None), (None, None)
@@ -153,6 +164,8 @@ class BaseModels:
         quantization = get_quantization_config(of_model)
         if quantization is not None:
             arguments["quantization_config"] = quantization
-        # The whole model on the one device: `auto` could leave a part on the processor, and measure something else.
-        arguments["device_map"] = {"": 0} if self._device.is_gpu else None
+        # The whole model on the one device: `auto` could leave a part on the processor, and measure something else. FSDP and
+        # DeepSpeed move it there themselves, a part at a time.
+        is_moved = self._device.is_gpu and not settings.is_moved_by_engine
+        arguments["device_map"] = {"": self._device.index} if is_moved else None
         return create_model_from_path(os.fspath(folder), **arguments)

@@ -20,12 +20,30 @@ class Control:
         #: Trial whose profile phase may begin.
         self._granted = None
         self._under_way = None
+        #: Passes requests about the trial under way on to where it runs.
+        self._say_on = None
 
     def take_turns(self, takes_turns):
         """Says whether profile phases wait for their turn."""
         with self._changed:
             self._takes_turns = takes_turns
             self._changed.notify_all()
+
+    def takes_turns(self):
+        """Whether profile phases wait for their turn."""
+        with self._changed:
+            return self._takes_turns
+
+    def relay_to(self, number, say):
+        """Has requests about a trial passed on to `say`, those first that have come already; `None` ends that."""
+        with self._changed:
+            self._say_on = say
+            if self._stops(number):
+                self._pass_on("cancel", number=number)
+            if self._granted == number:
+                self._pass_on("measure", number=number)
+            if self._held is not None:
+                self._pass_on("hold", turn=self._held)
 
     def begin(self, number):
         """Forgets requests that were meant for others: a trial that was cancelled may run again under its number."""
@@ -38,18 +56,21 @@ class Control:
         """Asks a trial to stop after the step it is in."""
         with self._changed:
             self._cancelled.add(number)
+            self._pass_on("cancel", number=number)
             self._changed.notify_all()
 
     def hold(self, turn):
         """Asks for a wait before the next step."""
         with self._changed:
             self._held = turn
+            self._pass_on("hold", turn=turn)
             self._changed.notify_all()
 
     def resume(self):
         """Takes a hold back."""
         with self._changed:
             self._held = None
+            self._pass_on("resume")
             self._changed.notify_all()
 
     def grant(self, number):
@@ -57,12 +78,15 @@ class Control:
         with self._changed:
             self._granted = number
             self._held = None
+            self._pass_on("measure", number=number)
             self._changed.notify_all()
 
     def coordinator_gone(self):
         """Notes that nothing is left to report to."""
         with self._changed:
             self._gone = True
+            if self._under_way is not None:
+                self._pass_on("cancel", number=self._under_way)
             self._changed.notify_all()
 
     def is_alone(self):
@@ -106,6 +130,10 @@ class Control:
     def _hold_in_force(self):
         with self._changed:
             return self._held
+
+    def _pass_on(self, request, **about):
+        if self._say_on is not None:
+            self._say_on({"request": request, **about})
 
     def _take_grant(self, number):
         if self._granted != number:

@@ -17,20 +17,24 @@ class DeviceError(Exception):
 
 
 class Device:
-    """A device, as the tuner names it (`cpu`, `cuda:1`) and as this process does, which sees one GPU at the most."""
+    """A device, as the tuner names it (`cpu`, `cuda:1`) and as this process does, which sees the GPUs of its trial alone."""
 
-    def __init__(self, name, torch):
+    def __init__(self, name, torch, index=0):
         self.name = name
         self.is_gpu = name != "cpu"
-        #: Name in this process.
-        self.own_name = "cuda:0" if self.is_gpu else "cpu"
+        #: Number of the GPU in this process, and the device's name.
+        self.index = index
+        self.own_name = f"cuda:{index}" if self.is_gpu else "cpu"
         self._torch = torch
         self.process = ProcessState(torch)
         self._limits = None if self.is_gpu else data_limits()
 
     @classmethod
-    def open(cls, name=None):
-        """The device of this name; the GPU, or the processor, where none is given. Raises `DeviceError`."""
+    def open(cls, name=None, index=0):
+        """The device of this name; the GPU, or the processor, where none is given. Raises `DeviceError`.
+
+        `index` is the number of a GPU among those that this process sees.
+        """
         import torch
 
         name = name or ("cuda:0" if torch.cuda.is_available() else "cpu")
@@ -38,7 +42,24 @@ class Device:
             raise DeviceError(f"`{name}` is no device of this worker: name `cpu`, or a GPU such as `cuda:0`")
         if name != "cpu" and not torch.cuda.is_available():
             raise DeviceError(f"PyTorch sees no GPU for `{name}`: install a build of torch for it, or name `cpu`")
-        return cls(name, torch)
+        if name != "cpu" and index:
+            torch.cuda.set_device(index)
+        return cls(name, torch, index)
+
+    @property
+    def collectives(self):
+        """The library by which ranks on such devices sum their gradients up."""
+        return "nccl" if self.is_gpu else "gloo"
+
+    def ready_links(self):
+        """Makes GPUs go through the host that cannot reach one another: those boards stop with an error otherwise."""
+        if not self.is_gpu:
+            return
+        from accelerate.utils import check_cuda_p2p_ib_support
+
+        if not check_cuda_p2p_ib_support():
+            for name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"):
+                os.environ.setdefault(name, "1")
 
     @property
     def memory_limiter(self):
@@ -118,7 +139,7 @@ class Device:
 
     def title(self):
         """What people call it."""
-        return self._torch.cuda.get_device_properties(0).name if self.is_gpu else "cpu"
+        return self._torch.cuda.get_device_properties(self.index).name if self.is_gpu else "cpu"
 
     def threads(self):
         """Threads that PyTorch computes with on the processor."""
@@ -126,7 +147,7 @@ class Device:
 
     def memory_bytes(self):
         """All memory of a GPU; `None` for the processor."""
-        return self._torch.cuda.get_device_properties(0).total_memory if self.is_gpu else None
+        return self._torch.cuda.get_device_properties(self.index).total_memory if self.is_gpu else None
 
     def set_limit(self, limit_bytes, held_bytes=0):
         """Makes what goes above a limit, which includes the bytes that are held, out of memory; `None` lifts it."""

@@ -1,20 +1,24 @@
 """The loss over held-out rows: the mean of a target token over all of them, whatever the micro-batch.
 
-`Trainer.evaluate` has the mean over micro-batches. The standard error is that of a ratio of sums over micro-batches
+An evaluation beside a rival (rival.py) may end after a part of the rows. `Trainer.evaluate` has the mean over
+micro-batches. The standard error is that of a ratio of sums over micro-batches
 (Cochran, Sampling Techniques, 1977, section 6.4), as the native engine has it.
 """
 
 import dataclasses
 import math
+import sys
 import time
 from typing import NamedTuple
+
+from . import rival
 
 #: Rows whose losses are told at the most: a line of a megabyte.
 MOST_ROWS = 1 << 16
 
 
 class Evaluation(NamedTuple):
-    """Sums over held-out rows."""
+    """Sums over the held-out rows that were gone through, in the order of the rows."""
 
     #: Cross-entropy of each row, in nats, and its target tokens.
     losses: list
@@ -50,8 +54,11 @@ class Evaluation(NamedTuple):
         return event if error is None else {**event, "standard_error": error}
 
     def rows(self):
-        """The losses of all rows as they are told; `None` where there are too many."""
-        if len(self.losses) > MOST_ROWS or not math.isfinite(self.loss):
+        """The losses of all rows as they are told; `None` where there are too many, or one is no number."""
+        if len(self.losses) > MOST_ROWS:
+            print("too many held-out rows to compare trials row by row", file=sys.stderr)
+            return None
+        if not math.isfinite(self.loss):
             return None
         return {"target_tokens": self.target_tokens, "losses": self.losses}
 
@@ -69,8 +76,13 @@ def standard_error(losses, targets, micro_batch):
     return error if math.isfinite(error) else None
 
 
-def evaluate(trainer, rows, micro_batch):
-    """Evaluates the model of a trainer on rows in their order; takes no random number, and leaves the model's mode."""
+def evaluate(trainer, rows, micro_batch, ranks, watch=None):
+    """Evaluates the model of a trainer on rows; takes no random number, and leaves the model's mode.
+
+    A watch may end it before all rows are evaluated: then they come in an order that is spread over all of them. Ranks
+    take micro-batches in turn, and as many each: where one has none left, it computes the last one again for the sums
+    that its model makes with the others'. No watch can be on several.
+    """
     import torch
 
     began = time.perf_counter()
@@ -81,16 +93,69 @@ def evaluate(trainer, rows, micro_batch):
     # The wrapped model computes in the training's precision.
     model = trainer.model_wrapped
     was_training = model.training
-    losses, targets, right = [], [], 0
+    tally = Tally(len(rows), micro_batch)
+    order = rival.order(tally.batches, watch is not None and watch.next_look() is not None)
     model.eval()
     try:
         with torch.no_grad(), trainer.compute_loss_context_manager():
-            for start in range(0, len(rows), micro_batch):
-                inputs = trainer._prepare_inputs(collate(rows[start : start + micro_batch]))
+            for turn in range(0, len(order), ranks.count):
+                own = turn + ranks.rank
+                number = order[min(own, len(order) - 1)]
+                inputs = trainer._prepare_inputs(collate(rows[tally.rows_of(number)]))
                 outputs = model(**inputs, use_cache=False, fused_lm_head=True)
-                losses += (-outputs.log_probs.double()).sum(dim=-1).tolist()
-                targets += outputs.label_mask.sum(dim=-1).tolist()
-                right += int(outputs.is_top1.sum())
+                if own < len(order):
+                    tally.take(number, outputs)
+                if watch is not None and tally.is_looked_at(watch) and watch.look(*tally.so_far()):
+                    break
     finally:
         model.train(was_training)
-    return Evaluation(losses, targets, micro_batch, right, time.perf_counter() - began)
+    tally.join(ranks.gathered(tally.found))
+    _, losses, targets = tally.so_far()
+    return Evaluation(losses, targets, micro_batch, tally.right, time.perf_counter() - began)
+
+
+class Tally:
+    """An evaluation under way."""
+
+    def __init__(self, rows, micro_batch):
+        self._rows, self._micro_batch = rows, micro_batch
+        #: Micro-batches in all.
+        self.batches = math.ceil(rows / micro_batch)
+        #: Of each micro-batch so far, by number: losses and target tokens of its rows, and how many of those tokens the model
+        #: finds the most likely ones.
+        self.found = {}
+
+    def rows_of(self, number):
+        """The rows of a micro-batch."""
+        return slice(number * self._micro_batch, min((number + 1) * self._micro_batch, self._rows))
+
+    def take(self, number, outputs):
+        """Takes in what the model says of a micro-batch."""
+        losses = (-outputs.log_probs.double()).sum(dim=-1).tolist()
+        self.found[number] = (losses, outputs.label_mask.sum(dim=-1).tolist(), int(outputs.is_top1.sum()))
+
+    def join(self, found):
+        """Takes in the micro-batches of all ranks."""
+        for of_rank in found:
+            self.found.update(of_rank)
+
+    @property
+    def right(self):
+        """Target tokens so far that the model finds the most likely ones."""
+        return sum(right for *_, right in self.found.values())
+
+    def is_looked_at(self, watch):
+        """Whether a watch looks now: none does at the end."""
+        look, rows = watch.next_look(), sum(len(losses) for losses, *_ in self.found.values())
+        return look is not None and look <= rows < self._rows
+
+    def so_far(self):
+        """Numbers, losses and target tokens of the rows that were gone through, in the order of the rows."""
+        numbers, losses, targets = [], [], []
+        for number in sorted(self.found):
+            of_rows, of_targets, _ = self.found[number]
+            start = self.rows_of(number).start
+            numbers += range(start, start + len(of_rows))
+            losses += of_rows
+            targets += of_targets
+        return numbers, losses, targets

@@ -16,7 +16,16 @@ VERSIONS = {
 }
 
 #: Packages that some values alone need.
-OPTIONAL = ("bitsandbytes", "flash-attn", "flash-attn-3", "flash-attn-4", "kernels", "liger-kernel", "schedulefree")
+OPTIONAL = (
+    "bitsandbytes",
+    "deepspeed",
+    "flash-attn",
+    "flash-attn-3",
+    "flash-attn-4",
+    "kernels",
+    "liger-kernel",
+    "schedulefree",
+)
 
 
 def probe():

@@ -41,6 +41,21 @@ class Settings(NamedTuple):
     #: Arguments for loading the model, from the file.
     model_init: dict
 
+    @property
+    def is_sharded(self):
+        """Whether FSDP shares the weights out among the ranks."""
+        return bool(self.training.fsdp)
+
+    @property
+    def is_moved_by_engine(self):
+        """Whether FSDP or DeepSpeed brings the model to the device, and changes its tensors for that."""
+        return self.is_sharded or bool(self.training.deepspeed)
+
+    @property
+    def keeps_base(self):
+        """Whether a training leaves the tensors of its base model as they were, for the next one."""
+        return self.model.use_peft and not self.is_moved_by_engine
+
     def adapter(self):
         """A new LoraConfig; `None` for full fine-tuning."""
         from trl import get_peft_config
@@ -58,8 +73,8 @@ class Settings(NamedTuple):
         return training
 
 
-def parsed(config, is_gpu):
-    """The settings of a file's text. Raises `Invalid` where TRL refuses it."""
+def parsed(config, is_gpu, changes=None):
+    """The settings of a file's text, with other values in some fields. Raises `Invalid` where TRL refuses it."""
     from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig, TrlParser
 
     # A parser keeps the values of the last file as its defaults.
@@ -70,13 +85,18 @@ def parsed(config, is_gpu):
             path = os.path.join(folder, "trl_sft.yaml")
             with open(path, "w", encoding="utf-8") as file:
                 file.write(config)
-            found = parser.parse_args_and_config(["--config", path, *words(is_gpu)], fail_with_unknown_args=True)
+            found = parser.parse_args_and_config(
+                ["--config", path, *words(is_gpu, changes or {})], fail_with_unknown_args=True
+            )
     except SystemExit as error:  # parsers of arguments print what is wrong, and exit
         lines = said.getvalue().strip().splitlines() or ["no reason"]
         raise Invalid(f"TRL refuses its file: {lines[-1]}") from error
     except (ValueError, TypeError) as error:
         raise Invalid(f"TRL refuses its file: {error}") from error
     _, training, model, *_ = found
+    if not is_gpu and (training.fsdp or training.deepspeed):
+        # On a processor the libraries would pass over both, and train something else.
+        raise Invalid("FSDP and DeepSpeed need a GPU here: write `sharding: none` and `optimizer_offload: none`")
     model_init, training.model_init_kwargs = dict(training.model_init_kwargs or {}), None
     training.assistant_only_loss, training.chat_template_path = False, None
     kwargs = dict(training.dataset_kwargs or {})
@@ -87,8 +107,8 @@ def parsed(config, is_gpu):
     return Settings(training, model, model_init)
 
 
-def words(is_gpu):
-    """The command line of what `OVERRIDES` names, as far as the parser has to know it."""
+def words(is_gpu, changes):
+    """The command line of what `OVERRIDES` names, as far as the parser has to know it, and of other changes."""
     said = {
         # It is there, and nothing is written to it.
         "output_dir": tempfile.gettempdir(),
@@ -100,6 +120,7 @@ def words(is_gpu):
     }
     if not is_gpu:
         said |= {"use_cpu": "true", "dataloader_pin_memory": "false"}
+    said |= {name: str(value) for name, value in changes.items()}
     return [word for name, value in said.items() for word in (f"--{name}", value)]
 
 

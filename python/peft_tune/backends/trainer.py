@@ -82,7 +82,7 @@ class StepWatch:
             "step": number,
             "loss": sum(float(loss) for loss in self._losses),
             "learning_rate": float(self._learning_rate),
-            "grad_norm": float(self._grad_norm),
+            "grad_norm": whole(self._grad_norm),
             "tokens": tokens,
             "target_tokens": targets,
             "seconds": {
@@ -100,6 +100,11 @@ class StepWatch:
 
     def _sum(self, laps):
         return sum(self.device.seconds(start, end) for start, end in laps)
+
+
+def whole(norm):
+    """A norm as a number. That of weights which are shared out lies in parts on the ranks."""
+    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
 
 def counts_of(batch):

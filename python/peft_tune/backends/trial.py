@@ -1,13 +1,16 @@
 """One trial: what a setting costs, then what it teaches. Each trainer is the one that `trl sft` makes of the export."""
 
+import functools
 import math
 import sys
 import time
 import traceback
 
 from . import device as devices
-from . import evaluation, faults, protocol, settings, steady, trainer
-from .trial_files import Invalid, Rows
+from . import evaluation, faults, first_adapter, protocol, rival, settings, steady, trainer
+from .base_model import BaseModels
+from .ranks import Step, of_all
+from .trial_files import Invalid, Rows, TrialFiles
 
 #: Nats above the first loss at which a training counts as diverged, as in the native engine.
 DIVERGED_NATS = 10.0
@@ -55,13 +58,14 @@ class DeviceLost(Exception):
 class Runner:
     """What stays between trials, and what runs one of them."""
 
-    def __init__(self, device, program, bases, control, fault, emit):
+    def __init__(self, device, program, control, fault, emit, ranks):
         self.device = device
         self.program = program
-        self.bases = bases
         self.control = control
         self.fault = fault
         self.emit = emit
+        self.ranks = ranks
+        self.bases = BaseModels(device)
         self.rows = Rows()
         #: Losses before any training, by what decides them.
         self.losses_before = {}
@@ -82,12 +86,14 @@ class TrialRun:
         self.number = request["number"]
         self.runner = runner
         self.device = runner.device
+        self.ranks = runner.ranks
         self.phase = "load"
         self.metrics = {}
         self.waited = 0.0
-        self.started = time.monotonic()
+        # What starts ranks is a part of their trial.
+        self.started = request.get("began", time.monotonic())
         self.limit_bytes = request.get("memory_limit_bytes")
-        self.files = self.settings = None
+        self.files = self.settings = self.first_adapter = None
         self.base_bytes = 0
 
     def seconds(self):
@@ -125,6 +131,7 @@ class TrialRun:
         measure, train = plan.get("measure"), plan.get("train")
         if measure is not None:
             self._wait(self.runner.control.wait_for_turn(self.number))
+            self.ranks.meet()
             self._tell_phase("profile")
             within = self._within(measure, train)
             self._measure_peak()
@@ -140,8 +147,6 @@ class TrialRun:
     def _load(self):
         """Reads the files, the rows and the base model, and returns the plan."""
         self._tell_phase("load")
-        if self.request.get("assignments"):
-            raise Invalid("trials on several devices are not run by this backend: leave `devices` at 1")
         task = self.request["task"].get("recipe")
         if task is None:
             raise Invalid("this worker trains recipes; params alone need a command backend")
@@ -149,8 +154,12 @@ class TrialRun:
         refused = [name for name in NOT_MEASURED if (plan.get("train") or {}).get(name)]
         if refused:
             raise Invalid(f"this backend does not measure {', '.join(refused)}: remove it from the study")
-        self.files = self.runner.program.ask(task["recipe"], plan)
+        files = self.request.get("files")
+        self.files = TrialFiles(**files) if files else self.runner.program.ask(task["recipe"], plan)
         self.settings = settings.parsed(self.files.config, self.device.is_gpu)
+        self.first_adapter = first_adapter.folder_of(self.request)
+        if self.first_adapter is not None and not self.settings.model.use_peft:
+            raise Invalid("there is no adapter to start from where every weight trains")
         self._rows()
         self.runner.rows.open(self.files.held_out)
         self._load_base()
@@ -167,7 +176,7 @@ class TrialRun:
             # On a processor weights may be mapped while they are read, beside what the trial may take.
             mapped = 0 if is_there or self.device.is_gpu else devices.weight_bytes(files.model)
             self.device.set_limit(self.limit_bytes + mapped, bases.held_bytes)
-        if self.settings.model.use_peft:
+        if self.settings.keeps_base:
             self.base_bytes = bases.load(self.settings, files.model)
             self._check_memory(self.base_bytes)
             if self.limit_bytes is not None:
@@ -184,8 +193,9 @@ class TrialRun:
             chosen = rows
         else:
             longest = self.runner.rows.longest(self.files.train, size)
-            chosen, size = rows.select(longest * (PEAK_STEPS * micro_batches)), len(longest)
-        watch = trainer.StepWatch(self.device, lambda: 0.0, lambda event, rows: None)
+            of_all_ranks = PEAK_STEPS * micro_batches * self.ranks.count
+            chosen, size = rows.select(longest * of_all_ranks), len(longest)
+        watch = trainer.StepWatch(self.device, lambda: 0.0, lambda event, rows: None, self._begins)
         self.device.reset_peak()
         made = self._make(
             chosen,
@@ -205,9 +215,10 @@ class TrialRun:
         self._throw_away(made)
 
     def _keep_peak(self, peak):
-        """Keeps the highest memory so far; fails where it is above the limit."""
+        """Keeps the highest memory of all ranks so far; fails where it is above the limit."""
+        peak = self.ranks.most(peak)
         self.metrics["peak_memory"] = max(peak or 0, self.metrics.get("peak_memory", 0))
-        reserved = self.device.peak()[1]
+        reserved = self.ranks.most(self.device.peak()[1])
         if reserved is not None:
             self.metrics["reserved_memory_bytes"] = max(reserved, self.metrics.get("reserved_memory_bytes", 0))
         self._check_memory(self.metrics["peak_memory"])
@@ -219,7 +230,7 @@ class TrialRun:
         full = min(self._rows_of_step(), len(self._rows()))
 
         def took(event, rows):
-            self._check_step(event, losses, "profile")
+            event, rows = self._taken(event, rows, losses, "profile")
             # A step that the end of an epoch cuts short says nothing of the others.
             if rows >= full or self.settings.training.packing:
                 profile.push(event)
@@ -227,7 +238,7 @@ class TrialRun:
                 raise Measured
 
         losses = Losses(self.settings.training.fp16)
-        watch = trainer.StepWatch(self.device, self._hold, took)
+        watch = trainer.StepWatch(self.device, self._hold, took, self._begins)
         # At most every other step is cut short.
         made = self._make(self._rows(), watch, max_steps=2 * steps + 1)
         self.device.reset_peak()
@@ -248,13 +259,14 @@ class TrialRun:
         self._say(protocol.training(self.number, steps))
 
         def begins(made):
+            self._begins(made)
             self.metrics["loss_before"] = self._loss_before(made, held_out)
             # What an evaluation of the untrained model takes is none of the training's.
             self.device.reset_peak()
 
         def took(event, rows):
             nonlocal profile
-            self._check_step(event, losses, "train")
+            event, _ = self._taken(event, rows, losses, "train")
             progress.took(event)
             if profile is not None:
                 profile.push(event)
@@ -290,12 +302,12 @@ class TrialRun:
             len(held_out),
             training.per_device_train_batch_size,
             training.pad_to_multiple_of,
-            (training.bf16, training.fp16, model.use_peft, model.use_dora),
+            (training.bf16, training.fp16, model.use_peft, model.use_dora, self.first_adapter),
             (training.torch_compile, training.use_liger_kernel),
         )
         known = self.runner.losses_before
         if key not in known:
-            known[key] = evaluation.evaluate(made, held_out, training.per_device_train_batch_size).loss
+            known[key] = evaluation.evaluate(made, held_out, training.per_device_train_batch_size, self.ranks).loss
         return known[key]
 
     def _evaluate(self, made, held_out, progress, losses, is_last):
@@ -305,18 +317,33 @@ class TrialRun:
         switches = hasattr(optimizer, "eval") and hasattr(optimizer, "train")
         if switches:
             optimizer.eval()
-        found = evaluation.evaluate(made, held_out, self.settings.training.per_device_train_batch_size)
+        # Ranks would have to end it alike.
+        watch = self._beside_rival() if is_last and self.ranks.count == 1 else None
+        micro_batch = self.settings.training.per_device_train_batch_size
+        found = evaluation.evaluate(made, held_out, micro_batch, self.ranks, watch)
         if switches:
             optimizer.train()
         self.device.synchronise()
-        if not math.isfinite(found.loss):
-            raise Ended(protocol.diverged(progress.steps, losses.last))
         event = found.event(progress.steps, progress.tokens)
-        self.metrics |= {"loss": found.loss, "token_accuracy": found.accuracy}
+        is_part = watch is not None and watch.worse_by is not None
+        if is_part:
+            event |= {"loss": watch.loss, "standard_error": watch.worse_by.standard_error}
+            self.metrics |= {"loss_rows": len(found.losses), "loss_rows_in_all": watch.rows_in_all}
+        if not math.isfinite(event["loss"]):
+            raise Ended(protocol.diverged(progress.steps, losses.last))
+        self.metrics |= {"loss": event["loss"], "token_accuracy": found.accuracy}
         self.metrics["loss_standard_error"] = event.get("standard_error")
-        rows = found.rows() if is_last and self.request.get("pairing") is not None else None
+        rows = found.rows() if watch is not None and not is_part else None
         self._say(protocol.evaluation(self.number, event, rows))
         self._tell_phase("train")
+
+    def _beside_rival(self):
+        """The watch on the last evaluation, where the request compares it."""
+        pairing, files = self.request.get("pairing"), self.files
+        if pairing is None:
+            return None
+        targets = functools.partial(self.runner.rows.targets, files.held_out, files.held_out_windows)
+        return rival.BesideRival(pairing.get("rival"), targets)
 
     # Parts of a trial.
 
@@ -326,12 +353,18 @@ class TrialRun:
         # The one before it hangs on itself, and would be a part of this one's memory.
         self.device.empty()
         self.runner.bases.check()
-        model, base_bytes = self.runner.bases.take(self.settings, self.files.model)
-        self.base_bytes = base_bytes
-        tokenizer = self.runner.bases.tokenizer(self.settings, self.files.model)
-        self.device.process.begin(self.settings.training)
-        made = trainer.make(self.settings, model, tokenizer, rows, watch, **changes)
+        of_this = self.settings
+        if of_this.is_moved_by_engine:
+            # The libraries fill in what they need for one training, and keep it.
+            of_this = settings.parsed(self.files.config, self.device.is_gpu, changes)
+        model, base_bytes = self.runner.bases.take(of_this, self.files.model)
+        self.base_bytes = -(-base_bytes // (self.ranks.count if of_this.is_sharded else 1))
+        tokenizer = self.runner.bases.tokenizer(of_this, self.files.model)
+        self.device.process.begin(of_this.training)
+        made = trainer.make(of_this, model, tokenizer, rows, watch, **changes)
         del model
+        if self.first_adapter is not None:
+            first_adapter.load(made.model, self.first_adapter)
         self.phase = phase
         return made
 
@@ -346,7 +379,12 @@ class TrialRun:
 
     def _rows_of_step(self):
         training = self.settings.training
-        return training.per_device_train_batch_size * training.gradient_accumulation_steps
+        return training.per_device_train_batch_size * training.gradient_accumulation_steps * self.ranks.count
+
+    def _begins(self, made):
+        """Hears that a trainer is ready for its first step. Among ranks its library has made their models equal."""
+        if self.ranks.count > 1:
+            self.runner.bases.note_sync()
 
     def _within(self, measure, train):
         """The plan of a profile phase that is the first steps of the training.
@@ -361,19 +399,23 @@ class TrialRun:
             return None
         return {"steps": measure["steps"], "max_warmup_steps": warmup}
 
-    def _check_step(self, event, losses, phase):
-        """Takes in a step: checks it, tells it, and ends the trial where it is to end."""
+    def _taken(self, event, rows, losses, phase):
+        """A step and its rows as all ranks took them: checked and told. The trial ends where it is to end."""
         if self.runner.fault.spoils_loss(self.request, phase):
             event["loss"] = math.nan
-        losses.check(event)
-        if self.device.is_gpu:
-            self._check_memory(self.device.peak()[0])
-        self._say(protocol.step(self.number, phase, event))
-        if self.runner.control.is_stopped(self.number):
-            raise Stopped(event["step"])
-        limit, after_s = self.request.get("time_limit_s"), self.seconds()
-        if limit is not None and after_s > limit:
-            raise Ended(protocol.timed_out(phase, after_s))
+        peak = self.device.peak()[0] if self.device.is_gpu else None
+        own = Step(event, rows, peak, self.runner.control.is_stopped(self.number), self.seconds())
+        step = of_all(self.ranks.gathered(own))
+        losses.check(step.event)
+        if step.peak is not None:
+            self._check_memory(step.peak)
+        self._say(protocol.step(self.number, phase, step.event))
+        if step.is_stopped:
+            raise Stopped(step.event["step"])
+        limit = self.request.get("time_limit_s")
+        if limit is not None and step.after_s > limit:
+            raise Ended(protocol.timed_out(phase, step.after_s))
+        return step.event, step.rows
 
     def _check_memory(self, peak):
         if self.limit_bytes is not None and peak > self.limit_bytes:
@@ -381,6 +423,7 @@ class TrialRun:
 
     def _hold(self):
         waited = self.runner.control.wait_while_held(self.number)
+        self.ranks.meet()
         self._wait(waited)
         return waited
 

@@ -11,6 +11,10 @@ from typing import NamedTuple
 
 #: Environment variable that names the program.
 PROGRAM_VARIABLE = "PEFT_TUNE_PROGRAM"
+#: Label of a token that is no target.
+NO_TARGET = -100
+#: Rows that are held at a time as Python's numbers, which take many times their bytes.
+AT_A_TIME = 1024
 
 
 class Invalid(Exception):
@@ -22,6 +26,8 @@ class TrialFiles(NamedTuple):
 
     #: Text of the file that `trl sft --config` reads.
     config: str
+    #: Texts of files that it names by their names, which have to lie where it is read.
+    beside: dict
     #: Folder of the model.
     model: str
     #: Rows to train on, and rows to evaluate on: Arrow streams of `input_ids` and `labels`.
@@ -97,11 +103,12 @@ def read(answer):
 
 
 class Rows:
-    """Rows of tokens, memory-mapped, and the lengths of those to train on."""
+    """Rows of tokens, memory-mapped, with the lengths of those to train on and the target tokens of those held out."""
 
     def __init__(self):
         self._kept = {}
         self._longest = (None, None)
+        self._targets = (None, None)
 
     def open(self, path, in_memory=False):
         """The rows of a file."""
@@ -121,6 +128,12 @@ class Rows:
             lengths = lengths_of(self.open(path))
             self._longest = (path, sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)))
         return self._longest[1][:count]
+
+    def targets(self, path, count):
+        """The target tokens of each of the first rows."""
+        if self._targets[0] != (path, count):
+            self._targets = ((path, count), targets_of(self.first(path, count)))
+        return self._targets[1]
 
     def first(self, path, count):
         """The first rows of a file."""
@@ -153,3 +166,12 @@ def lengths_of(rows):
 
     # Tokens themselves need not be read.
     return pyarrow.compute.list_value_length(table.column("input_ids")).to_pylist()
+
+
+def targets_of(rows):
+    """Target tokens of each row: the first token has nothing before it that it could be told from."""
+    counts = []
+    for start in range(0, len(rows), AT_A_TIME):
+        part = rows[start : start + AT_A_TIME]
+        counts += [sum(label != NO_TARGET for label in row["labels"][1:]) for row in part]
+    return counts

@@ -5,6 +5,7 @@
 //! `datasets.Dataset.from_file` maps into memory. Their names come from their tokens, so that trials on the same tokens
 //! share them.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
@@ -19,9 +20,10 @@ use crate::cli::CliError;
 use crate::cli::data::model_family::ModelFamily;
 use crate::cli::terminal::output::write_exact;
 use crate::tools::Tool;
-use crate::tools::export::{ExportInput, Known, RenderError, Rendered, TrainedRows, Warning};
+use crate::tools::export::{DEEPSPEED_FILE, ExportInput, Known, RenderError, Rendered, TrainedRows, Warning};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::hexadecimal;
+use peft_tune_core::predict::stack::deepspeed_refuses;
 use peft_tune_core::recipe::{DataFormat, DataSettings, Recipe, TargetModules, TargetPreset, TrainingLength};
 use peft_tune_core::study::{Metrics, TrialNumber, TrialPlan};
 use peft_tune_core::whole_file::{WholeFile, make_folder};
@@ -53,6 +55,8 @@ struct Request {
 struct TrialFiles {
     /// Text of the file that the tool would be started with.
     config: String,
+    /// Texts of the files that it names by their names alone, for the folder that the trial runs in.
+    beside: BTreeMap<&'static str, String>,
     /// Folder of the model.
     model: PathBuf,
     /// File of the rows that are trained on.
@@ -125,9 +129,12 @@ impl TrialFiles {
             ..Known::default()
         };
         let rendered = rendered(tool, &recipe, known).map_err(CliError::bad_input)?;
+        let beside = rendered.files.iter().filter(|(name, _)| *name == DEEPSPEED_FILE);
+        let beside = beside.cloned().collect();
         let limit = train.and_then(|train| train.evaluation_rows);
         Ok(Self {
             config: started_with(tool, rendered)?,
+            beside,
             train: rows.train,
             held_out: rows.held_out,
             steps,
@@ -150,10 +157,6 @@ pub(in crate::cli) fn refused(tool: Tool, recipe: &Recipe, architecture: Option<
         let what = format!("{title} does not mix sets as trials do; name the files of one set");
         refuse("data.train", what);
     }
-    if recipe.batch.devices > 1 {
-        let what = format!("a worker in {title} trains on one device; set `devices: 1`");
-        refuse("batch.devices", what);
-    }
     if !tool.takes_optimizer(optimizer) {
         let what = format!("{title} has no optimizer `{optimizer}`; search with another one");
         refuse("optimizer.kind", what);
@@ -168,7 +171,11 @@ pub(in crate::cli) fn refused(tool: Tool, recipe: &Recipe, architecture: Option<
     };
     match rendered(tool, &of_tokens, known) {
         Ok(Rendered { warnings, .. }) => {
-            refused.extend(warnings.into_iter().filter(|warning| !is_measured(warning.field)));
+            refused.extend(
+                warnings
+                    .into_iter()
+                    .filter(|warning| !is_measured(warning.field, recipe)),
+            );
         }
         Err(RenderError::Refused { field, reason, .. }) => refused.push(Warning {
             field,
@@ -196,11 +203,13 @@ fn unknown_layers(recipe: &Recipe, family: &ModelFamily) -> Option<Warning> {
     }
 }
 
-/// Whether trials are measured with what the tool's file tells of a field: the trial or the model decides it, or, of
-/// packing, the tool ends where it cannot keep documents apart.
-fn is_measured(field: &str) -> bool {
+/// Whether trials are measured with what the tool's file tells of a field: the trial or the model decides it; of
+/// packing, the tool ends where it cannot keep documents apart; and the file that says updates on the host lies beside the
+/// trial's.
+fn is_measured(field: &str, recipe: &Recipe) -> bool {
     let is_of_trial = ["data.", "training."].iter().any(|group| field.starts_with(group));
-    is_of_trial || ["model", "batch.packing"].contains(&field)
+    let is_beside = field == "optimizer.offload" && deepspeed_refuses(recipe).is_none();
+    is_of_trial || is_beside || ["model", "batch.packing"].contains(&field)
 }
 
 /// Length of the longest phase: the training, else the steps of the profile phase.
@@ -301,7 +310,7 @@ mod tests {
     use super::*;
     use crate::tools::import::parse_recipe;
     use peft_tune_core::recipe::{
-        AdapterSettings, Checkpointing, OptimizerKind, OptimizerOffload, TrainingData, TrainingSet,
+        AdapterSettings, Checkpointing, OptimizerKind, OptimizerOffload, Precision, Sharding, TrainingData, TrainingSet,
     };
 
     /// Fields that a changed recipe is refused for in TRL.
@@ -319,15 +328,19 @@ mod tests {
             refused_after(|recipe| recipe.optimizer.loraplus_ratio = Some(16.0)),
             ["optimizer.loraplus_ratio"]
         );
-        assert_eq!(
-            refused_after(|recipe| recipe.optimizer.offload = OptimizerOffload::Host),
-            ["optimizer.offload"]
-        );
+        let by_sgd = |recipe: &mut Recipe| {
+            (recipe.optimizer.kind, recipe.optimizer.offload) = (OptimizerKind::Sgd, OptimizerOffload::Host);
+        };
+        assert_eq!(refused_after(by_sgd), ["optimizer.offload"]);
+        let shared_out = |recipe: &mut Recipe| {
+            (recipe.batch.devices, recipe.batch.sharding) = (2, Sharding::Full);
+            recipe.precision = Precision::Int8;
+        };
+        assert_eq!(refused_after(shared_out), ["batch.sharding"]);
         assert_eq!(
             refused_after(|recipe| recipe.gradient_checkpointing = Checkpointing::EVERY_SECOND),
             ["gradient_checkpointing"]
         );
-        assert_eq!(refused_after(|recipe| recipe.batch.devices = 2), ["batch.devices"]);
         let muon = refused_after(|recipe| recipe.optimizer.kind = OptimizerKind::Muon);
         assert_eq!(muon[0], "optimizer.kind");
     }
@@ -353,6 +366,12 @@ mod tests {
 
     #[test]
     fn what_a_trial_decides_by_itself_is_not_refused() {
+        let on_several = |recipe: &mut Recipe| {
+            (recipe.batch.devices, recipe.batch.sharding) = (2, Sharding::Full);
+        };
+        assert_eq!(refused_after(on_several), Vec::<&str>::new());
+        let on_host = |recipe: &mut Recipe| recipe.optimizer.offload = OptimizerOffload::Host;
+        assert_eq!(refused_after(on_host), Vec::<&str>::new());
         let own = |recipe: &mut Recipe| {
             recipe.training.length = TrainingLength::Tokens(1000);
             recipe.training.evaluation_rows = Some(3);

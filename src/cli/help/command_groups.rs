@@ -24,6 +24,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "train",
             "profile",
             "tune-step",
+            "check",
             "infer-bench",
             "merge",
             "generate",
@@ -38,7 +39,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
 ];
 
 /// Examples of each command: command lines that the program takes.
-const EXAMPLES: [(&str, &[&str]); 33] = [
+const EXAMPLES: [(&str, &[&str]); 34] = [
     (
         "quickstart",
         &["peft-tune quickstart", "peft-tune quickstart --output try"],
@@ -138,6 +139,13 @@ const EXAMPLES: [(&str, &[&str]); 33] = [
             "peft-tune tune-step recipe.yaml",
             "peft-tune tune-step recipe.yaml --allow packing,precision --time 10m",
             "peft-tune tune-step --trial 12 --output recipe.yaml",
+        ],
+    ),
+    (
+        "check",
+        &[
+            "peft-tune check recipe.yaml",
+            "peft-tune check recipe.yaml --backend trl --python .venv/bin/python --steps 20",
         ],
     ),
     (

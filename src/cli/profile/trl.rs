@@ -55,6 +55,7 @@ pub(super) fn measured(args: &Args, recipe: &Recipe) -> Result<(Profile, Option<
     let named = args.python.as_deref().map(resolved);
     let stack = Interpreter::find(named.as_deref())?.probe()?;
     let device = device_of(args.compute.device.as_deref(), &stack)?;
+    refuse_launched(recipe)?;
     if let Some(reason) = refusal_of(recipe, device == CPU, &stack.packages) {
         return Err(CliError::bad(reason));
     }
@@ -98,6 +99,21 @@ fn refuse_options(args: &Args) -> Result<(), CliError> {
     asked.map_or(Ok(()), |(_, option, why)| {
         Err(CliError::bad(format!(
             "`{option}` does not go with steps in TRL: {why}; leave it out, or add `--backend native`"
+        )))
+    })
+}
+
+/// Refuses a recipe whose steps a launcher starts: a profile is of one process.
+fn refuse_launched(recipe: &Recipe) -> Result<(), CliError> {
+    let fields = [
+        (recipe.batch.devices > 1, "batch.devices", "1"),
+        (!recipe.batch.sharding.is_none(), "batch.sharding", "none"),
+        (!recipe.optimizer.offload.is_none(), "optimizer.offload", "none"),
+    ];
+    let asked = fields.into_iter().find(|(is_asked, ..)| *is_asked);
+    asked.map_or(Ok(()), |(_, field, only)| {
+        Err(CliError::bad(format!(
+            "key `{field}`: steps in TRL are profiled in one process, and this takes processes that a launcher starts; write {only}"
         )))
     })
 }
@@ -189,6 +205,7 @@ mod tests {
 
     use super::*;
     use crate::cli::processes::interpreter::TorchDevice;
+    use peft_tune_core::recipe::{DataSettings, OptimizerOffload};
 
     fn stack(gpus: usize) -> Stack {
         let gpu = TorchDevice {
@@ -228,6 +245,20 @@ mod tests {
         ] {
             assert_eq!(of(asked, gpus).as_deref(), device, "{asked:?} of {gpus}");
         }
+    }
+
+    #[test]
+    fn what_a_launcher_starts_is_refused_by_its_key() {
+        let refused = |change: fn(&mut Recipe)| {
+            let mut recipe = Recipe::new("model", DataSettings::default());
+            change(&mut recipe);
+            refuse_launched(&recipe).err().map(|error| error.to_string())
+        };
+        assert_eq!(refused(|_| {}), None);
+        let several = refused(|recipe| recipe.batch.devices = 2).unwrap();
+        assert!(several.contains("key `batch.devices`") && several.contains("write 1"), "{several}");
+        let on_host = refused(|recipe| recipe.optimizer.offload = OptimizerOffload::Host).unwrap();
+        assert!(on_host.contains("key `optimizer.offload`"), "{on_host}");
     }
 
     #[test]

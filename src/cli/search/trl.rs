@@ -1,6 +1,6 @@
 //! Searches whose trials run in TRL: the Python that trains, what it can train, and its place among a study's inputs.
 
-use super::worker_args::WorkerArgs;
+use super::worker_args::{WorkerArgs, most_devices};
 use crate::cli::CliError;
 use crate::cli::export::trial_files::refused;
 use crate::cli::processes::interpreter::{Interpreter, Package, Stack};
@@ -17,6 +17,8 @@ pub(super) const STACK: &str = "stack";
 
 /// Package with quantized weights and some optimizers.
 const BITSANDBYTES: &str = "bitsandbytes";
+/// Package with updates on the host.
+const DEEPSPEED: &str = "deepspeed";
 /// Package by which transformers takes kernels of the hub where their own package is not installed.
 const KERNELS: &str = "kernels";
 
@@ -24,18 +26,19 @@ const KERNELS: &str = "kernels";
 const MOST_VALUES: u64 = 64;
 
 /// A value that a trial in TRL would not train as it is written.
-struct Refusal {
+pub(in crate::cli) struct Refusal {
     /// Field of the recipe.
-    field: &'static str,
-    message: String,
+    pub field: &'static str,
+    pub message: String,
 }
 
 /// What decides which values can be trained.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+pub(in crate::cli) struct Place<'a> {
     /// Whether a trial may run on a processor.
-    on_cpu: bool,
-    packages: &'a [Package],
+    pub on_cpu: bool,
+    /// Packages that the Python has.
+    pub packages: &'a [Package],
 }
 
 impl Place<'_> {
@@ -86,11 +89,16 @@ pub(super) fn input(stack: &Stack) -> InputRecord {
 
 /// Refuses values that TRL would train otherwise than they say, alone and beside what the file fixes.
 fn check_values(study: &Study, place: Place<'_>) -> Result<(), SpaceError> {
+    let most_devices = ParamValue::Int(most_devices(study) as i64);
     let refusals = |params: &Params| {
         let recipe = recipe_for(study, params).or_else(|_| {
-            // The usual micro-batch need not divide the global batch; single rows do, and nothing is refused for either.
+            // The usual micro-batch need not divide the global batch; single rows do, and nothing is refused for either. Weights are
+            // shared out on several devices, of which there is a choice.
             let mut params = params.clone();
             params.insert("micro_batch".to_owned(), ParamValue::Int(1));
+            params
+                .entry("devices".to_owned())
+                .or_insert_with(|| most_devices.clone());
             recipe_for(study, &params)
         });
         match recipe {
@@ -151,7 +159,7 @@ pub(in crate::cli) fn refusal_of(recipe: &Recipe, on_cpu: bool, packages: &[Pack
 }
 
 /// Settings of a recipe that a trial in TRL would not train as they are written.
-fn refusals_of(recipe: &Recipe, place: Place<'_>) -> Vec<Refusal> {
+pub(in crate::cli) fn refusals_of(recipe: &Recipe, place: Place<'_>) -> Vec<Refusal> {
     let in_file = refused(Tool::Trl, recipe, None).into_iter().map(|warning| Refusal {
         field: warning.field,
         message: format!(
@@ -208,6 +216,7 @@ fn needs_of_packages(recipe: &Recipe, place: Place<'_>) -> Vec<(&'static str, &'
         (is_of_bitsandbytes(kind), "optimizer.kind", BITSANDBYTES),
         (is_of_schedulefree(kind), "optimizer.kind", "schedulefree"),
         (recipe.torch.use_liger_kernel, "torch.use_liger_kernel", "liger-kernel"),
+        (!recipe.optimizer.offload.is_none(), "optimizer.offload", DEEPSPEED),
     ];
     let needed = all.into_iter().filter(|(is_asked, ..)| *is_asked);
     needed
@@ -245,6 +254,16 @@ fn needs_of_gpu(recipe: &Recipe) -> Vec<(&'static str, &'static str)> {
             "trials in TRL move activations from a GPU to the host, and on a processor there is nothing to move them from",
         ),
         (
+            !recipe.batch.sharding.is_none(),
+            "batch.sharding",
+            "trials in TRL share weights out by FSDP, on GPUs only",
+        ),
+        (
+            !recipe.optimizer.offload.is_none(),
+            "optimizer.offload",
+            "trials in TRL update on the host through DeepSpeed, beside a GPU only",
+        ),
+        (
             !recipe.torch.attn_implementation.row().on_cpu,
             "torch.attn_implementation",
             "trials in TRL train with this attention on a GPU only",
@@ -276,7 +295,7 @@ mod tests {
 
     /// Message about a study of these lines; none where all of it can be trained. Whatever values need is installed.
     fn refusal(lines: &str, on_cpu: bool) -> Option<String> {
-        let packages = &packages(&[BITSANDBYTES, "flash-attn", "liger-kernel", "schedulefree"]);
+        let packages = &packages(&[BITSANDBYTES, DEEPSPEED, "flash-attn", "liger-kernel", "schedulefree"]);
         refusal_at(lines, Place { on_cpu, packages })
     }
 
@@ -320,6 +339,10 @@ mod tests {
             "space: {rank: [4, 8], optimizer: [adamw, lion]}",
             "space: {rank: [4, 8], packing: [true, false]}",
             "space: {rank: [4, 8], gradient_checkpointing: offload}",
+            "space: {rank: [4, 8], devices: 2, sharding: full}",
+            "space: {devices: [2, 4], sharding: [none, full]}",
+            "space: {devices: [1, 2], sharding: {choices: [none, full], when: {devices: 2}}}",
+            "space: {rank: [4, 8], optimizer_offload: [none, host]}",
             "space: {rank: [4, 8], attn_implementation: [sdpa, flash_attention_2]}",
             "space: {attn_implementation: [eager, flex_attention]}",
             "space: {use_liger_kernel: [false, true]}",
@@ -340,6 +363,7 @@ mod tests {
         for (lines, package) in [
             ("space: {rank: [4, 8], precision: nf4}", "bitsandbytes"),
             ("space: {rank: [4, 8], optimizer: [adamw, lion]}", "bitsandbytes"),
+            ("space: {rank: [4, 8], optimizer_offload: host}", "deepspeed"),
             (
                 "space: {rank: [4, 8], optimizer: [adamw, adamw_schedulefree]}",
                 "schedulefree",
@@ -360,7 +384,7 @@ mod tests {
             assert_eq!(refusal_at(lines, at(kernels)).is_none(), is_of_hub, "{lines}");
         }
         for lines in [
-            "space: {rank: [4, 8], optimizer: [adamw, sgd]}",
+            "space: {rank: [4, 8], optimizer: [adamw, sgd], devices: 2, sharding: full}",
             "space: {torch_compile: [false, true], attn_implementation: [eager, sdpa], dataloader_num_workers: [0, 2]}",
         ] {
             assert_eq!(refusal_at(lines, at(none)), None, "{lines}");
@@ -379,5 +403,10 @@ mod tests {
             false,
         );
         assert!(packed.unwrap().contains("packed documents attend to each other"));
+    }
+
+    #[test]
+    fn several_devices_are_trained_on_a_processor_too() {
+        assert_eq!(refusal("space: {rank: [4, 8], devices: [1, 2]}", true), None);
     }
 }

@@ -87,7 +87,10 @@ impl WorkerArgs {
             };
             let on_gpus = self.devices_of_workers(gpus)?;
             if !on_gpus.is_empty() {
-                return on_devices(study, &on_gpus, cpus.len(), threads);
+                // A worker that is the only one runs its trials on as many as they want.
+                let within_reach = if self.workers == 1 { gpus } else { on_gpus.len() };
+                check_gpus(study, &on_gpus, within_reach)?;
+                return Ok(Placement::on_devices(&on_gpus, cpus.len(), threads));
             }
             let mut slots = Placement::side_by_side(usize::from(self.workers), &cpus, threads);
             if let Backend::Trl(_) = study.backend {
@@ -96,7 +99,9 @@ impl WorkerArgs {
             return Ok(slots);
         }
         let devices = device_names(&self.devices, "measured trials never share a device; use `--workers`")?;
-        on_devices(study, &devices, cpus.len(), threads)
+        let gpus = devices.iter().filter(|device| *device != "cpu").count();
+        check_gpus(study, &devices, gpus)?;
+        Ok(Placement::on_devices(&devices, cpus.len(), threads))
     }
 
     /// A GPU for each worker; none where there are no GPUs.
@@ -269,33 +274,39 @@ fn unusable(device: &str, error: DeviceError) -> CliError {
     CliError::bad_input(anyhow::anyhow!("`--devices`: {device} cannot be used: {error}"))
 }
 
-/// One slot on each device; refused where trials take several devices, and not all are GPUs or they are too few.
-fn on_devices(
-    study: &Study,
-    devices: &[String],
-    cpus: usize,
-    threads: Option<usize>,
-) -> Result<Vec<Placement>, CliError> {
-    let gpus = devices.iter().filter(|device| *device != "cpu").count();
+/// The most devices that a trial may take.
+pub(super) fn most_devices(study: &Study) -> usize {
     let numbers = study.values("devices").into_iter().filter_map(|value| value.as_f64());
-    let most = numbers.fold(1.0, f64::max) as usize;
+    numbers.fold(1.0, f64::max) as usize
+}
+
+/// Whether trials that take several devices can have them on those of the workers, where so many GPUs are within their reach.
+///
+/// # Errors
+/// Bad input: not all are GPUs, or they are too few.
+fn check_gpus(study: &Study, devices: &[String], within_reach: usize) -> Result<(), CliError> {
+    let gpus = devices.iter().filter(|device| *device != "cpu").count();
+    let most = most_devices(study);
     if study.backend.trains_recipes() && most > 1 && gpus > 0 && gpus < devices.len() {
         return Err(CliError::bad_input(anyhow::anyhow!(
             "`--devices` names `cpu` beside GPUs, and by `devices` in the space file a trial takes several of them: name GPUs only"
         )));
     }
-    if study.backend.trains_recipes() && gpus > 0 && most > gpus {
+    if study.backend.trains_recipes() && gpus > 0 && most > within_reach {
         return Err(CliError::bad_input(anyhow::anyhow!(
-            "`devices` in the space file goes up to {most}, and workers have {gpus} of the GPUs: give them as many by `--devices`, or \
-             leave `--devices` and `--workers` out, and one worker runs its trials on as many as they want"
+            "`devices` in the space file goes up to {most}, and workers have {within_reach} of the GPUs: give them as many by \
+             `--devices`, or leave `--devices` and `--workers` out, and one worker runs its trials on as many as they want, if they are \
+             there"
         )));
     }
-    Ok(Placement::on_devices(devices, cpus, threads))
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::processes::interpreter::TorchDevice;
+    use crate::space::{ReadOptions, StudyFile};
 
     #[derive(clap::Parser)]
     struct Command {
@@ -316,5 +327,41 @@ mod tests {
         let error = devices("2", 1).unwrap_err();
         assert!(error.contains("there is one GPU here"), "{error}");
         assert!(devices("3", 2).unwrap_err().contains("there are 2 GPUs"), "{error}");
+    }
+
+    #[test]
+    fn one_worker_in_trl_runs_its_trials_on_all_gpus_that_pytorch_sees() {
+        let text =
+            "model: m\ndata: {train: [a.jsonl]}\nbackend: trl\nobjectives: [throughput]\nspace: {devices: [1, 2]}\n";
+        let options = ReadOptions { check_files: false };
+        let study = StudyFile::parse(std::path::Path::new("space.yaml"), text, options).unwrap();
+        let slots = |words: &[&str], gpus: usize| {
+            let mut workers = <Command as clap::Parser>::parse_from(["search"].iter().chain(words)).workers;
+            let gpu = TorchDevice {
+                name: "L4".to_owned(),
+                bytes: 22 << 30,
+            };
+            workers.stack = Some(Stack {
+                interpreter: "python3".into(),
+                python: "3.12.3".to_owned(),
+                packages: Vec::new(),
+                wanted: Vec::new(),
+                devices: vec![gpu; gpus],
+            });
+            let slots = workers.slots(&study).map_err(|error| error.to_string())?;
+            let devices = slots.into_iter().filter_map(|slot| slot.device);
+            Ok::<_, String>(devices.collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(slots(&[], 2).unwrap(), "cuda:0");
+        assert_eq!(slots(&["--workers", "2"], 2).unwrap(), "cuda:0 cuda:1");
+        assert_eq!(slots(&["--devices", "0,1"], 2).unwrap(), "cuda:0 cuda:1");
+        assert_eq!(slots(&[], 0).unwrap(), "cpu");
+        for words in [&[][..], &["--devices", "0"]] {
+            let error = slots(words, 1).unwrap_err();
+            assert!(
+                error.contains("goes up to 2, and workers have 1 of the GPUs"),
+                "{error}"
+            );
+        }
     }
 }

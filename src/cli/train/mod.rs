@@ -3,7 +3,7 @@
 mod args;
 mod command;
 mod devices;
-mod opening;
+pub(super) mod opening;
 mod other_ranks;
 mod outcome_text;
 mod output_folder;

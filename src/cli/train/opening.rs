@@ -18,7 +18,7 @@ use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::run::{RunError, TrainingRun};
 
 /// The data of a recipe, with the warnings that belong to them.
-pub(super) fn data_of(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, CliError> {
+pub(in crate::cli) fn data_of(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, CliError> {
     let data = prepared(recipe, files, Reading::shown())?;
     let architecture = architecture_of(&files.config, TRAIN_IN_TRL)?;
     data.check_fits(&architecture).map_err(CliError::bad_input)?;

@@ -12,7 +12,6 @@ use crate::space::study::{Backend, CommandBackend, TrlBackend};
 use crate::space::yaml::Span;
 use peft_tune_core::objective::{EXACT_MATCH, LOSS, PEAK_MEMORY, THROUGHPUT, TOKEN_ACCURACY};
 use peft_tune_core::recipe::settings::settings;
-use peft_tune_core::recipe::{OptimizerOffload, Sharding};
 use peft_tune_core::space::Distribution;
 use peft_tune_core::study::{ParamValue, Params};
 
@@ -187,36 +186,6 @@ impl Context<'_> {
         }
         for metric in file.constraints.names() {
             refuse_metric_for_trl(metric, || self.document.key(&["constraints", metric]))?;
-        }
-        Ok(())
-    }
-
-    /// Refuses values of settings that take more than the one process and device that a trial in TRL has.
-    pub(super) fn refuse_values_for_trl(&self, parameters: &Parameters, baseline: &Params) -> Result<(), SpaceError> {
-        let settings: [(&str, ParamValue, &str); 3] = [
-            (
-                "devices",
-                ParamValue::Int(1),
-                "trials in TRL run on one device each so far",
-            ),
-            (
-                "sharding",
-                Sharding::None.name().into(),
-                "trials in TRL run on one device each so far, and there is none to share weights with",
-            ),
-            (
-                "optimizer_offload",
-                OptimizerOffload::None.name().into(),
-                "TRL updates on the host through DeepSpeed, which trials do not start so far",
-            ),
-        ];
-        for (name, only, reason) in settings {
-            if let Some(keys) = other_than(&only, name, parameters, baseline) {
-                return Err(SpaceError::Rejected {
-                    at: self.document.value(&keys),
-                    message: format!("{reason}; write {only}, or search with the native backend"),
-                });
-            }
         }
         Ok(())
     }

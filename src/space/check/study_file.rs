@@ -69,12 +69,9 @@ fn study_of(document: Document, options: ReadOptions, asked: Option<Backend>) ->
     let target = context.target(&file)?;
     let mut parameters = context.parameters(&file.space, trains)?;
     let baseline = context.baseline(&file.baseline, &parameters, trains)?;
-    match backend {
-        // One that is chosen later is read again for it.
-        Backend::Native if engine_is_open => {}
-        Backend::Native => context.refuse_values_of_torch(&parameters, &baseline)?,
-        Backend::Trl(_) => context.refuse_values_for_trl(&parameters, &baseline)?,
-        Backend::Command(_) => {}
+    // An engine that is chosen later is read again for it.
+    if matches!(backend, Backend::Native) && !engine_is_open {
+        context.refuse_values_of_torch(&parameters, &baseline)?;
     }
     let score = context.score(&file)?;
     let scored = score_metrics(score.as_ref());

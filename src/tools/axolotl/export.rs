@@ -14,10 +14,9 @@ use crate::tools::export::hf_trainer::TrainerWords;
 use crate::tools::export::modules::{is_within, peft_targets};
 use crate::tools::export::reading::Reading;
 use crate::tools::export::{ExportRow, RenderError, TokenFiles};
-use peft_tune_core::predict::stack::takes_fsdp;
 use peft_tune_core::recipe::{
-    AdapterSettings, DataFormat, DataSettings, HeldOut, LongRows, LossOn, Recipe, Sharding, TargetModules,
-    TargetPreset, TemplateTargets,
+    AdapterSettings, DataFormat, DataSettings, HeldOut, LongRows, LossOn, Recipe, TargetModules, TargetPreset,
+    TemplateTargets,
 };
 
 pub(super) const EXPORT: ExportRow = ExportRow {
@@ -270,22 +269,15 @@ fn batch(draft: &mut Draft<'_>) {
 
 /// FSDP where it shares weights out. Layers are wrapped by the classes that transformers names for the model.
 fn sharding(draft: &mut Draft<'_>) {
-    match draft.recipe().batch.sharding {
-        Sharding::None => {}
-        Sharding::Full if takes_fsdp(draft.recipe()) => {
-            draft.said(&["batch.sharding"]);
-            draft.key("fsdp_version", 2);
-            let words = [
-                ("auto_wrap_policy", json!("TRANSFORMER_BASED_WRAP")),
-                ("state_dict_type", json!("FULL_STATE_DICT")),
-                ("reshard_after_forward", json!(true)),
-                ("offload_params", json!(false)),
-            ];
-            draft.yaml.map("fsdp_config", &words);
-        }
-        Sharding::Full => draft.warn(
-            "batch.sharding",
-            "axolotl's FSDP takes neither int8 weights nor 8-bit or paged optimizers; change these, or train with `peft-tune train`",
-        ),
+    if !draft.shares_weights() {
+        return;
     }
+    draft.key("fsdp_version", 2);
+    let words = [
+        ("auto_wrap_policy", json!("TRANSFORMER_BASED_WRAP")),
+        ("state_dict_type", json!("FULL_STATE_DICT")),
+        ("reshard_after_forward", json!(true)),
+        ("offload_params", json!(false)),
+    ];
+    draft.yaml.map("fsdp_config", &words);
 }

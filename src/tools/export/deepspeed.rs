@@ -8,7 +8,8 @@ use serde_json::json;
 use super::draft::Draft;
 use peft_tune_core::predict::stack::deepspeed_refuses;
 
-const FILE: &str = "deepspeed.json";
+/// Name of the file.
+pub const DEEPSPEED_FILE: &str = "deepspeed.json";
 const FIELD: &str = "optimizer.offload";
 
 impl Draft<'_> {
@@ -23,10 +24,10 @@ impl Draft<'_> {
             self.warn(FIELD, format!("{reason}; change that, or train with `peft-tune train`"));
             return None;
         }
-        self.key("deepspeed", FILE);
+        self.key("deepspeed", DEEPSPEED_FILE);
         self.warn(
             FIELD,
-            format!("needs the deepspeed package and {FILE} in the folder that the tool is started in; it updates when all gradients are there"),
+            format!("needs the deepspeed package and {DEEPSPEED_FILE} in the folder that the tool is started in; it updates when all gradients are there"),
         );
         let auto = |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), json!("auto"))).collect();
         let parameters: serde_json::Map<_, _> = auto(&["lr", "betas", "eps", "weight_decay"]);
@@ -44,6 +45,9 @@ impl Draft<'_> {
                 "train_micro_batch_size_per_gpu",
             ]));
         }
-        Some((FILE, serde_json::to_string_pretty(&file).unwrap_or_default() + "\n"))
+        Some((
+            DEEPSPEED_FILE,
+            serde_json::to_string_pretty(&file).unwrap_or_default() + "\n",
+        ))
     }
 }

@@ -6,6 +6,7 @@ use serde_json::json;
 use super::draft::{Draft, Word};
 use super::step_counts::Warmup;
 use crate::tools::transformers::optimizer_name;
+use peft_tune_core::predict::stack::takes_fsdp;
 use peft_tune_core::recipe::{BatchSettings, TrainingLength};
 
 /// How weights are shared out by the launcher of transformers' Trainer.
@@ -138,6 +139,28 @@ impl Draft<'_> {
             }
         }
         all
+    }
+
+    /// Whether FSDP is to share weights out, which the tool's file then says. Where the recipe asks for it and FSDP does not take what
+    /// it trains, that is told.
+    pub(in crate::tools) fn shares_weights(&mut self) -> bool {
+        let recipe = self.recipe();
+        if recipe.batch.sharding.is_none() {
+            return false;
+        }
+        let field = "batch.sharding";
+        if takes_fsdp(recipe) {
+            self.said(&[field]);
+            return true;
+        }
+        let title = self.title();
+        self.warn(
+            field,
+            format!(
+                "{title}'s FSDP takes neither int8 weights nor 8-bit or paged optimizers; change these, or train with `peft-tune train`"
+            ),
+        );
+        false
     }
 
     /// The order of the rows.

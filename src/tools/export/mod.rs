@@ -13,6 +13,7 @@ pub(super) mod rows;
 pub(super) mod step_counts;
 mod target_yaml;
 
+pub use deepspeed::DEEPSPEED_FILE;
 pub use error::RenderError;
 pub use input::{AnswerMarks, ExportInput, Exported, Known, Warning};
 pub use reading::TokenFiles;

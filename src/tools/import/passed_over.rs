@@ -60,6 +60,7 @@ pub(super) const OF_NO_SETTING: &[&str] = &[
     "dataset_text_field",
     "random_state",
     "return_dict",
+    "quant_storage",
 ];
 
 /// Parts of keys that leave memory and speed of a step alone: data, schedules, logs, files.
@@ -134,6 +135,7 @@ pub(super) const OF_NO_BYTES: &[&str] = &[
     "auto_mapping",
     "inference_mode",
     "pattern",
+    "quant_storage",
 ];
 
 /// A value that says nothing.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::dataset_card::{self, SplitFiles};
 use crate::tools::Tool;
 use crate::tools::export::draft::{Advice, Draft, Word, builder_of, on_hub};
-use crate::tools::export::hf_trainer::{TRAINER_SHARES, TrainerWords};
+use crate::tools::export::hf_trainer::TrainerWords;
 use crate::tools::export::reading::Reading;
 use crate::tools::export::{ExportRow, RenderError, TokenFiles};
 use crate::tools::keys::ANYWHERE;
@@ -39,7 +39,7 @@ pub(super) const EXPORT: ExportRow = ExportRow {
         counts_first_tokens: false,
         tokens: TokenFiles::Jsonl,
     }),
-    sharding: Some(TRAINER_SHARES),
+    sharding: None,
     asks_for_answer_marks: true,
     render: |input, directory| {
         let recipe = input.recipe;
@@ -331,6 +331,25 @@ fn batch(draft: &mut Draft<'_>, recipe: &Recipe) {
     draft.keys(words);
     let words = draft.checkpointing_words();
     draft.keys(words);
+    sharding(draft, recipe);
+}
+
+/// FSDP where it shares weights out. Layers are wrapped by the classes that transformers names for the model.
+fn sharding(draft: &mut Draft<'_>, recipe: &Recipe) {
+    if !draft.shares_weights() {
+        return;
+    }
+    draft.key("fsdp", true);
+    let words = [
+        ("version", json!(2)),
+        ("auto_wrap_policy", json!("TRANSFORMER_BASED_WRAP")),
+        ("reshard_after_forward", json!(true)),
+    ];
+    draft.yaml.map("fsdp_config", &words);
+    if recipe.precision.is_quantized() {
+        // FSDP leaves bytes whole on each device; those in the form of numbers it shares out.
+        draft.key("bnb_4bit_quant_storage", "bfloat16");
+    }
 }
 
 fn evaluation(draft: &mut Draft<'_>, recipe: &Recipe) {

@@ -13,6 +13,7 @@ pub(super) const BEHAVIOUR: StackBehaviour = StackBehaviour {
     recompute: Recompute::Layers,
     holds_logits: false,
     foreach: false,
+    says_sharding: true,
     host_updates: HostUpdates::DeepSpeed,
     ..StackBehaviour::PLAIN
 };

@@ -122,8 +122,6 @@ fn what_trials_in_trl_do_not_do_is_refused() {
         "objectives: [{metric: exact_match}]",
         "constraints: {token_accuracy_lost_percent: '<= 1.2'}",
         "constraints: {top1_agreement_percent: '>= 98'}",
-        "baseline: {devices: 2}",
-        "baseline: {optimizer_offload: host}",
     ];
     let said: Vec<String> = keys.iter().map(|key| top(&format!("backend: trl\n{key}"))).collect();
     insta::assert_snapshot!(said.join("\n"), @r##"space.yaml:4:1: key `target_stack`: trials in TRL are measured there, and nothing is predicted of another stack; remove it, or search with the native backend
@@ -137,25 +135,16 @@ space.yaml:4:1: key `launcher`: trials in TRL run on this machine so far; remove
 space.yaml:4:20: key `objectives[1]`: trials in TRL do not measure `loss_kept_percent` so far; write one of throughput, peak_memory, loss, token_accuracy, or search with the native backend
 space.yaml:4:23: key `objectives[0].metric`: trials in TRL do not measure `exact_match` so far; write one of throughput, peak_memory, loss, token_accuracy, or search with the native backend
 space.yaml:4:15: key `constraints.token_accuracy_lost_percent`: trials in TRL do not measure `token_accuracy_lost_percent` so far; write one of throughput, peak_memory, loss, token_accuracy, or search with the native backend
-space.yaml:4:15: key `constraints.top1_agreement_percent`: trials in TRL do not measure `top1_agreement_percent` so far; write one of throughput, peak_memory, loss, token_accuracy, or search with the native backend
-space.yaml:4:21: key `baseline.devices`: trials in TRL run on one device each so far; write 1, or search with the native backend
-space.yaml:4:31: key `baseline.optimizer_offload`: TRL updates on the host through DeepSpeed, which trials do not start so far; write none, or search with the native backend"##);
-    let values = [
+space.yaml:4:15: key `constraints.top1_agreement_percent`: trials in TRL do not measure `top1_agreement_percent` so far; write one of throughput, peak_memory, loss, token_accuracy, or search with the native backend"##);
+    for value in [
         "devices: [1, 2]",
-        "devices: 2",
         "devices: {low: 1, high: 4}",
-        "sharding: full",
+        "devices: 2\n  sharding: full",
         "optimizer_offload: [none, host]",
-    ];
-    let said: Vec<String> = values
-        .iter()
-        .map(|value| message(study(&format!("  rank: [4, 8]\n  {value}"), "backend: trl")))
-        .collect();
-    insta::assert_snapshot!(said.join("\n"), @r##"space.yaml:6:3: key `space.devices`: trials in TRL run on one device each so far; write 1, or search with the native backend
-space.yaml:6:12: key `space.devices`: trials in TRL run on one device each so far; write 1, or search with the native backend
-space.yaml:6:3: key `space.devices`: trials in TRL run on one device each so far; write 1, or search with the native backend
-space.yaml:6:13: key `space.sharding`: trials in TRL run on one device each so far, and there is none to share weights with; write none, or search with the native backend
-space.yaml:6:3: key `space.optimizer_offload`: TRL updates on the host through DeepSpeed, which trials do not start so far; write none, or search with the native backend"##);
+    ] {
+        let found = study(&format!("  rank: [4, 8]\n  {value}"), "backend: trl");
+        assert!(found.is_ok(), "{value}");
+    }
     let mixed = "model: ./base\ndata: {train: [{file: train.jsonl, weight: 0.7}, {file: held_out.jsonl, weight: 0.3}]}\n\
         backend: trl\nspace: {rank: [1, 2]}";
     insta::assert_snapshot!(message(read(mixed)), @"space.yaml:2:8: key `data.train`: trials in TRL mix no sets by weights so far; name files alone, or search with the native backend");

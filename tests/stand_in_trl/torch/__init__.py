@@ -2,7 +2,7 @@
 
 import contextlib
 
-from . import cuda, profiler  # noqa: F401
+from . import cuda, distributed, profiler  # noqa: F401
 
 _threads = 1
 

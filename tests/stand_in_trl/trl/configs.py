@@ -48,6 +48,8 @@ class SFTConfig(SimpleNamespace):
         "eos_token": None,
         "pad_token": None,
         "trust_remote_code": False,
+        "fsdp": None,
+        "deepspeed": None,
         "dataset_kwargs": None,
         "model_init_kwargs": None,
         "assistant_only_loss": False,

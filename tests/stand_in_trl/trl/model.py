@@ -16,6 +16,8 @@ class Model:
         self.weight = Parameter(4 * numbers, requires_grad=False)
         self.adapter = None
         self.training = False
+        #: Nats of every token, where they are given.
+        self.fixed_nats = None
 
     def with_adapter(self, config, seed):
         """This model with a fresh adapter."""
@@ -24,6 +26,9 @@ class Model:
 
     def parameters(self):
         return [self.weight] + ([] if self.adapter is None else [self.adapter])
+
+    def named_parameters(self):
+        return list(zip(("weight", "adapter"), self.parameters()))
 
     def buffers(self):
         return []
@@ -43,6 +48,8 @@ class Model:
         return 1.0 - (0.0 if self.adapter is None else self.adapter.value)
 
     def nats(self, token):
+        if self.fixed_nats is not None:
+            return self.fixed_nats
         return FLOOR + (GAIN - 0.1 * (token % 7)) * self.distance() ** 2
 
     def slope(self, token):

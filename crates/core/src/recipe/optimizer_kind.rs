@@ -42,6 +42,9 @@ pub struct OptimizerRow {
     pub schedule_free: bool,
     pub reads: Reads,
     pub update: Update,
+    /// Its usual learning rate for each of AdamW's, where that is known.
+    #[serde(skip)]
+    pub usual_rate: Option<f64>,
 }
 
 /// States that an optimizer keeps.
@@ -128,6 +131,7 @@ const ADAMW: OptimizerRow = OptimizerRow {
     states: States::OfElements(2),
     schedule_free: false,
     reads: ADAM,
+    usual_rate: Some(1.0),
     update: at_once("update_f32", 28.0),
 };
 const ADAMW_8BIT: OptimizerRow = OptimizerRow {
@@ -151,6 +155,8 @@ const LION_ROW: OptimizerRow = OptimizerRow {
     states: States::OfElements(1),
     schedule_free: false,
     reads: LION,
+    // Three to ten times smaller, says its paper.
+    usual_rate: Some(1.0 / 3.0),
     update: at_once("update_lion", 20.0),
 };
 
@@ -172,6 +178,7 @@ const ROWS: &[OptimizerRow] = &[
             nesterov: true,
             ..NOTHING
         },
+        usual_rate: None,
         update: at_once("update_sgd", 20.0),
     },
     ADAMW_8BIT,
@@ -213,6 +220,7 @@ const ROWS: &[OptimizerRow] = &[
         states: States::Factored,
         schedule_free: false,
         reads: NOTHING,
+        usual_rate: None,
         update: Update {
             ceiling: "update_adafactor",
             bytes: 20.0,
@@ -234,6 +242,7 @@ const ROWS: &[OptimizerRow] = &[
             momentum: true,
             ..NOTHING
         },
+        usual_rate: None,
         update: Update {
             order: UpdateOrder::Orthogonalised,
             ..at_once("update_sgd", 20.0)

@@ -178,6 +178,8 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::data::Document;
     use crate::parallel::Alone;
@@ -236,6 +238,19 @@ mod tests {
                 assert!(first.iter().any(|index| part.contains(index)), "{count}: {first:?}");
             });
         }
+    }
+
+    /// Orders of evaluations that may end early: the worker in Python is compared with this table by its own tests.
+    /// `UPDATE_GOLDEN=1 cargo test -p peft-tune-engine tally` writes it.
+    #[test]
+    fn orders_are_a_table_that_python_is_compared_with() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/backends/order.json");
+        let orders = [1, 16, 100, 257].map(|count| order(count, true));
+        let table = serde_json::to_string(&orders).unwrap() + "\n";
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::write(&path, &table).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), table);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use rand_pcg::Pcg64;
 
 use crate::encode::{Axis, Encoding, Point};
 use peft_tune_core::space::{Distribution, Parameter, SearchSpace};
-use peft_tune_core::study::Params;
+use peft_tune_core::study::{ParamValue, Params};
 
 /// A range with more values than this is searched like a continuous one and rounded.
 const MOST_LEVELS: u64 = 256;
@@ -115,14 +115,32 @@ impl<'a> Candidates<'a> {
             .enumerate()
             .filter(|(index, _)| active[*index])
         {
-            let domain = &self.domains[index];
-            let value = match domain.nearest(candidate[index]) {
-                Some(level) => parameter.distribution.nth(domain.levels[level].1),
-                None => Some(parameter.distribution.value_at(candidate[index])),
-            };
+            let value = self.value(index, candidate[index]);
             params.extend(value.map(|value| (parameter.name.clone(), value)));
         }
         params
+    }
+
+    /// The value of a parameter at a coordinate.
+    pub(super) fn value(&self, index: usize, coordinate: f64) -> Option<ParamValue> {
+        let (domain, distribution) = (&self.domains[index], &self.space.parameters[index].distribution);
+        match domain.nearest(coordinate) {
+            Some(level) => distribution.nth(domain.levels[level].1),
+            None => Some(distribution.value_at(coordinate)),
+        }
+    }
+
+    /// The coordinate at which a parameter comes nearest to a number above 0, by their ratio; `None` where its values are no
+    /// numbers.
+    pub(super) fn nearest_to(&self, index: usize, number: f64) -> Option<f64> {
+        let value = |coordinate: f64| self.value(index, coordinate)?.as_f64();
+        if self.domains[index].levels.is_empty() {
+            let within = ParamValue::Float(number.clamp(value(0.0)?, value(1.0)?));
+            return self.space.parameters[index].distribution.unit_of(&within);
+        }
+        let off = |level: f64| Some((level, (value(level)? / number).ln().abs()));
+        let known = self.levels(index).into_iter().filter_map(off);
+        known.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(level, _)| level)
     }
 
     /// A copy with one to a few parameters changed.

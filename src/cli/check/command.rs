@@ -1,0 +1,111 @@
+//! `peft-tune check`, from its recipe to its verdict.
+
+use std::path::PathBuf;
+
+use super::args::Args;
+use super::bound::Bound;
+use super::comparison::Comparison;
+use super::engine_worker::EngineWorker;
+use super::setting::CheckedRecipe;
+use super::text::{Report, steps_text};
+use crate::cli::CliError;
+use crate::cli::options::backend::BackendName;
+use crate::cli::processes::engine::Engine;
+use crate::cli::processes::interpreter::{Interpreter, Stack};
+use crate::cli::search::trl::Place;
+use crate::cli::terminal::download_progress::DownloadProgress;
+use crate::cli::terminal::output::{tell, terminal_width, write_exact, write_result};
+use crate::cli::train::opening::data_of;
+use crate::report::printable;
+use crate::space::RecipeFile;
+use crate::worker::{FirstAdapter, Placement};
+use peft_tune_engine::hub::ModelFiles;
+
+/// Trains in both engines, and prints how they compare.
+///
+/// # Errors
+/// Engines that do not agree, and whatever keeps one of them from training.
+pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
+    args.compute.set_up();
+    if args.backend == BackendName::Native {
+        return Err(CliError::bad(
+            "`--backend native`: that is the built-in engine, which is compared with another; write `--backend trl`",
+        ));
+    }
+    let checked = CheckedRecipe::of(&args.recipe, RecipeFile::read(&args.recipe)?)?;
+    let stack = Interpreter::find(args.python.as_deref())?.probe()?;
+    let device = args.device(&stack)?;
+    let place = Place {
+        on_cpu: device == "cpu",
+        packages: &stack.packages,
+    };
+    checked.check(&args.recipe, place)?;
+    let files = ModelFiles::resolve_weights(&checked.recipe.model, &mut DownloadProgress::default())
+        .map_err(CliError::bad_input)?;
+    // Read once, for the workers of both to find in the cache.
+    drop(data_of(&checked.recipe, &files)?);
+    for changed in &checked.changed {
+        tell(changed);
+    }
+    let report = Report {
+        recipe: args.recipe.display().to_string(),
+        precision: checked.recipe.precision.name(),
+        device: &device,
+        stack: &stack,
+        changed: &checked.changed,
+        comparison: compare(args, &checked, &stack, &device)?,
+    };
+    match args.json {
+        true => write_exact(&report.to_json()?)?,
+        false => write_result(&report.to_text(terminal_width()))?,
+    }
+    match report.comparison.agrees {
+        true => Ok(()),
+        false => Err(CliError::EnginesDiffer(report.comparison.reasons.join("; "))),
+    }
+}
+
+/// The trainings of both engines, one after the other, each in a process of its own.
+fn compare(args: &Args, checked: &CheckedRecipe, stack: &Stack, device: &str) -> Result<Comparison, CliError> {
+    let folder = tempfile::tempdir().map_err(|error| {
+        let folder = std::env::temp_dir();
+        let folder = folder.display();
+        CliError::bad(format!(
+            "cannot hand an adapter over in {folder}: {error}; make room there, or name another folder in TMPDIR"
+        ))
+    })?;
+    let adapter = folder.path().join("adapter");
+    let recipe = &checked.recipe;
+    let handed = |how: fn(PathBuf) -> FirstAdapter| recipe.adapter.is_some().then(|| how(adapter.clone()));
+    let place = Placement {
+        device: Some(device.to_owned()),
+        threads: args.compute.threads(),
+        hardware: device.to_owned(),
+        ..Placement::default()
+    };
+    let native = EngineWorker {
+        engine: Engine::Native,
+        words: args.compute.kernels.words(),
+        place: place.clone(),
+    };
+    let steps = steps_text(usize::try_from(args.steps).unwrap_or(usize::MAX));
+    let trl = EngineWorker {
+        engine: Engine::Trl,
+        words: stack.worker_words(),
+        place,
+    };
+    tell(format_args!("training {steps} in {} on {device}", native.engine.text()));
+    let native = native.train(recipe.clone(), args.steps, handed(FirstAdapter::Write))?;
+    tell(printable(&format!(
+        "training {steps} in {}: {}, {}",
+        trl.engine.text(),
+        stack.interpreter.display(),
+        stack.versions()
+    )));
+    let trl = trl.train(checked.for_other(), args.steps, handed(FirstAdapter::Read))?;
+    Ok(Comparison::new(
+        native,
+        trl,
+        Bound::of(recipe.precision, device != "cpu"),
+    ))
+}

@@ -1,0 +1,147 @@
+//! One of the two trainings: a worker of its engine, which is told what a search tells it.
+
+use std::time::Duration;
+
+use super::comparison::Trained;
+use crate::cli::CliError;
+use crate::cli::processes::engine::Engine;
+use crate::report::explanation::reason_message;
+use crate::worker::{
+    Evaluator, EvaluatorError, FirstAdapter, Launcher, Placement, PoolSettings, Task, TrialEvent, TrialRequest,
+    WorkerPool,
+};
+use peft_tune_core::recipe::{Recipe, TrainingLength};
+use peft_tune_core::study::{
+    AccuracyPlan, FailReason, MeasurePlan, Phase, TrainPlan, TrialNumber, TrialPlan, TrialState,
+};
+use peft_tune_engine::StepEvent;
+
+/// Time between two looks at what the worker said.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Steps that memory and time are measured over; they are the training's own where it has room for them.
+const MEASURED: MeasurePlan = MeasurePlan {
+    steps: 3,
+    max_warmup_steps: 2,
+};
+/// Held-out rows that the loss is measured on.
+const HELD_OUT_ROWS: usize = 16;
+
+/// A worker that is yet to be started.
+pub(super) struct EngineWorker {
+    pub engine: Engine,
+    /// Words that make a worker one of this engine.
+    pub words: Vec<String>,
+    pub place: Placement,
+}
+
+impl EngineWorker {
+    /// Trains so many steps of a recipe, and returns what was told of them.
+    ///
+    /// # Errors
+    /// Bad input: settings that the engine does not train. Failures: memory, a process that ends or cannot be started.
+    pub(super) fn train(
+        self,
+        recipe: Recipe,
+        steps: u64,
+        first_adapter: Option<FirstAdapter>,
+    ) -> Result<Trained, CliError> {
+        let program = std::env::current_exe().map_err(CliError::failed)?;
+        let launcher = Launcher::local(program).with_arguments(self.words);
+        let mut pool = WorkerPool::new(PoolSettings::new(launcher, vec![self.place]));
+        pool.submit(request(recipe, steps, first_adapter)).map_err(lost)?;
+        let mut told: Vec<StepEvent> = Vec::new();
+        loop {
+            match pool.next_event(PATIENCE).map_err(lost)? {
+                Some(TrialEvent::Step {
+                    phase: Phase::Train,
+                    step,
+                    ..
+                }) => told.push(step),
+                Some(TrialEvent::Ended { state, .. }) => return ended(self.engine, told, &state),
+                Some(TrialEvent::Lost { reason, .. }) => return Err(failure(self.engine, &reason)),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A trial that measures what steps cost, trains, and evaluates at the end.
+fn request(recipe: Recipe, steps: u64, first_adapter: Option<FirstAdapter>) -> TrialRequest {
+    let train = TrainPlan {
+        length: TrainingLength::Steps(steps),
+        evaluations: 1,
+        evaluation_rows: Some(HELD_OUT_ROWS),
+        accuracy: AccuracyPlan::default(),
+        seed_offset: 0,
+    };
+    TrialRequest {
+        number: TrialNumber(0),
+        attempt: 1,
+        task: Task::Recipe {
+            recipe: Box::new(recipe),
+            plan: TrialPlan {
+                measure: Some(MEASURED),
+                train: Some(train),
+            },
+        },
+        memory_limit_bytes: None,
+        time_limit_s: None,
+        kernels: None,
+        assignments: Vec::new(),
+        pairing: None,
+        first_adapter,
+    }
+}
+
+fn ended(engine: Engine, steps: Vec<StepEvent>, state: &TrialState) -> Result<Trained, CliError> {
+    match state {
+        TrialState::Complete { metrics } => Ok(Trained::new(steps, metrics)),
+        TrialState::Failed { reason, .. } => Err(failure(engine, reason)),
+        _ => Err(CliError::failed(anyhow::anyhow!(
+            "{} did not train to the end",
+            engine.text()
+        ))),
+    }
+}
+
+/// The error that a failed training means.
+fn failure(engine: Engine, reason: &FailReason) -> CliError {
+    let (title, message) = (engine.text(), reason_message(reason));
+    match reason {
+        FailReason::Invalid { .. } => CliError::bad(format!("{title} does not train this recipe: {message}")),
+        _ => CliError::failed(anyhow::anyhow!(
+            "{title} ended with {} and nothing can be compared: {message}",
+            reason.name()
+        )),
+    }
+}
+
+fn lost(error: EvaluatorError) -> CliError {
+    CliError::Workers(error.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_training_that_fails_says_whose_it_is() {
+        let invalid = FailReason::Invalid {
+            message: "no module `x`".to_owned(),
+        };
+        let error = failure(Engine::Trl, &invalid);
+        assert_eq!(
+            (error.exit_code(), error.to_string().contains("TRL does not train")),
+            (2, true)
+        );
+        let memory = FailReason::OutOfMemory {
+            phase: Phase::Train,
+            in_use_bytes: None,
+            requested_bytes: None,
+            limit_bytes: None,
+        };
+        let error = failure(Engine::Native, &memory);
+        assert_eq!(error.exit_code(), 1);
+        assert!(error.to_string().contains("ended with out_of_memory"), "{error}");
+    }
+}

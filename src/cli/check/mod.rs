@@ -1,0 +1,12 @@
+//! `peft-tune check`: a few steps of one recipe in two engines, from one adapter on the same rows, and whether they agree.
+
+mod args;
+mod bound;
+mod command;
+mod comparison;
+mod engine_worker;
+mod setting;
+mod text;
+
+pub(in crate::cli) use args::Args;
+pub(in crate::cli) use command::run;
