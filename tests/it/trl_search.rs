@@ -427,7 +427,9 @@ fn highest_limit(difference: &PairedDifference, looks_in_all: usize) -> f64 {
 
 /// Compares a table with the file that Python reads, or writes it.
 fn is_golden(name: &str, table: &Value) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/backends").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden/backends")
+        .join(name);
     let table = serde_json::to_string_pretty(table).unwrap() + "\n";
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();

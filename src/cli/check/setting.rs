@@ -47,7 +47,10 @@ impl CheckedRecipe {
         }
         let torch = std::mem::take(&mut recipe.torch);
         if !torch.is_usual() {
-            changed.push("what the recipe has under `torch` holds in TRL alone, for the built-in engine has no choice there".to_owned());
+            changed.push(
+                "what the recipe has under `torch` holds in TRL alone, for the built-in engine has no choice there"
+                    .to_owned(),
+            );
         }
         Ok(Self { recipe, torch, changed })
     }

@@ -152,8 +152,8 @@ mod tests {
             interpreter: "/venv/bin/python".into(),
             python: "3.12.3".to_owned(),
             packages: Vec::new(),
-            wanted: Vec::new(),
             devices: Vec::new(),
+            wanted: Vec::new(),
         };
         let report = Report {
             recipe: "recipe.yaml".to_owned(),

@@ -256,7 +256,10 @@ mod tests {
         };
         assert_eq!(refused(|_| {}), None);
         let several = refused(|recipe| recipe.batch.devices = 2).unwrap();
-        assert!(several.contains("key `batch.devices`") && several.contains("write 1"), "{several}");
+        assert!(
+            several.contains("key `batch.devices`") && several.contains("write 1"),
+            "{several}"
+        );
         let on_host = refused(|recipe| recipe.optimizer.offload = OptimizerOffload::Host).unwrap();
         assert!(on_host.contains("key `optimizer.offload`"), "{on_host}");
     }

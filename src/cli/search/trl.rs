@@ -96,9 +96,9 @@ fn check_values(study: &Study, place: Place<'_>) -> Result<(), SpaceError> {
             // shared out on several devices, of which there is a choice.
             let mut params = params.clone();
             params.insert("micro_batch".to_owned(), ParamValue::Int(1));
-            params
-                .entry("devices".to_owned())
-                .or_insert_with(|| most_devices.clone());
+            if !params.contains_key("devices") {
+                params.insert("devices".to_owned(), most_devices.clone());
+            }
             recipe_for(study, &params)
         });
         match recipe {

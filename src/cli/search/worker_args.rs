@@ -345,8 +345,8 @@ mod tests {
                 interpreter: "python3".into(),
                 python: "3.12.3".to_owned(),
                 packages: Vec::new(),
-                wanted: Vec::new(),
                 devices: vec![gpu; gpus],
+                wanted: Vec::new(),
             });
             let slots = workers.slots(&study).map_err(|error| error.to_string())?;
             let devices = slots.into_iter().filter_map(|slot| slot.device);

@@ -156,7 +156,7 @@ fn owed_with_reasons(
             owed.push(Owed {
                 is_far: lost.len() >= OFTEN && lost.iter().all(|lost| *lost > near - least),
                 compared: compared.len(),
-                expected: landscape.outputs[loss].predict_many(std::slice::from_ref(&point))[0].0,
+                expected: landscape.surrogates.outputs[loss].predict_many(std::slice::from_ref(&point))[0].0,
                 point,
             });
         }
