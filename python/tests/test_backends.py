@@ -35,6 +35,7 @@ from peft_tune.backends import (
     losses,
     preference,
     probe,
+    profile_events,
     protocol,
     rank_group,
     ranks,
@@ -46,6 +47,7 @@ from peft_tune.backends import (
 )
 from peft_tune.backends.control import Control
 from peft_tune.backends.device import Device
+from peft_tune.backends.process_state import ProcessState
 
 #: Tables that tests of the native engine write.
 GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden" / "backends"
@@ -375,6 +377,103 @@ class Devices(unittest.TestCase):
         self.assertGreater(limited[0], device.MARGIN_BYTES)
         self.assertIsNone(cpu.peak()[0])
         self.assertEqual(cpu.memory_limiter, "address_space")
+
+
+class ProcessStates(unittest.TestCase):
+    def test_a_training_leaves_no_kernel_graph_or_precision_behind(self):
+        told, toy = [], types.ModuleType("transformers.models.toy.modeling_toy")
+        toy.norm = plain = object()
+        gradients = types.SimpleNamespace(_reset_state=lambda: told.append("gradients"))
+        modules = {
+            toy.__name__: toy,
+            "accelerate": types.ModuleType("accelerate"),
+            "accelerate.state": types.SimpleNamespace(GradientState=gradients),
+            "torch._dynamo": types.SimpleNamespace(reset=lambda: told.append("graphs")),
+        }
+        torch = types.SimpleNamespace(backends=types.SimpleNamespace(fp32_precision="none"))
+        state = ProcessState(torch)
+        with unittest.mock.patch.dict(sys.modules, modules):
+            chosen = types.SimpleNamespace(use_liger_kernel=True, torch_compile=True)
+            torch.backends.fp32_precision = "tf32"
+            state.begin(chosen)
+            toy.norm = object()
+            state.begin(chosen)
+            self.assertIs(toy.norm, plain)
+            self.assertEqual(torch.backends.fp32_precision, "tf32")
+            toy.norm = object()
+            state.forget_trial(chosen)
+        self.assertIs(toy.norm, plain)
+        self.assertEqual(torch.backends.fp32_precision, "none")
+        self.assertEqual(told, ["gradients", "graphs"] * 3)
+
+
+def recorded(name, start, end, device="DeviceType.CPU", **more):
+    """An event of PyTorch's profiler."""
+    fields = {"input_shapes": [], "input_dtypes": [], "flops": 0, "kernels": [], "self_device_time_total": 0.0}
+    fields |= {"self_cpu_time_total": end - start, "is_user_annotation": False, **more}
+    time_range = types.SimpleNamespace(start=start, end=end)
+    return types.SimpleNamespace(name=name, device_type=device, time_range=time_range, **fields)
+
+
+def marks(*spans):
+    """The marks of phases, each with its moments."""
+    return [recorded(profile_events.MARK + name, start, end) for name, start, end in spans]
+
+
+class Recorded(unittest.TestCase):
+    def test_an_op_belongs_to_the_phase_that_it_began_in(self):
+        weights = {"input_shapes": [[8, 16], [16, 4], []], "input_dtypes": ["float", "c10::BFloat16", "Scalar"], "flops": 1024}
+        events = [
+            *marks(("data", 0, 10), ("passes", 10, 100), ("forward", 10, 50)),
+            recorded("aten::mm", 20, 30, **weights),
+            recorded("aten::mm", 31, 39, **weights),
+            recorded("aten::mul", 60, 65),
+            recorded("aten::add_", 101, 103),
+            recorded("MmBackward0", 50, 90),
+            recorded("autograd::engine::evaluate_function: MmBackward0", 50, 95),
+            recorded("Optimizer.step#AdamW.step", 100, 150),
+        ]
+        dimensions = profile_events.names_of_dimensions([(2, 4), (1, 16)], [types.SimpleNamespace(shape=(16, 4))])
+        # A size that weights have too is a number; 8 tokens are those of a micro-batch.
+        self.assertEqual(dimensions, {8: "T"})
+        ops = profile_events.ops_of(events, 2, 50e-6, dimensions, is_gpu=False)
+        self.assertEqual(
+            [(one["name"], one["phase"], one["shape"], one["storage"], one["calls"]) for one in ops],
+            [
+                ("aten::mm", "forward", "Tx16 16x4", "f32", 1.0),
+                ("aten::mul", "backward", "", "", 0.5),
+                ("aten::add_", "optimizer", "", "", 0.5),
+            ],
+        )
+        self.assertAlmostEqual(ops[0]["seconds"], 9e-6)
+        self.assertAlmostEqual(ops[0]["share"], 0.18)
+        self.assertEqual((ops[0]["flops"], ops[0]["bytes"]), (1024.0, 8 * 16 * 4 + 16 * 4 * 2))
+
+    def test_a_gpu_waits_between_its_kernels_for_launches_and_for_the_host(self):
+        gpu = "DeviceType.CUDA"
+        kernel = types.SimpleNamespace(name="sgemm", duration=40.0)
+        events = [
+            *marks(("data", 0, 10), ("passes", 10, 500)),
+            recorded("aten::mm", 20, 30, kernels=[kernel], self_device_time_total=40.0),
+            recorded("sgemm", 100, 140, gpu),
+            recorded("Memcpy HtoD (Pageable -> Device)", 130, 150, gpu),
+            recorded("sgemm", 160, 200, gpu),
+            recorded("fill", 400, 500, gpu),
+            recorded("peft-tune passes", 100, 500, gpu),
+        ]
+        found = profile_events.timeline_of(events, 2)
+        self.assertAlmostEqual(found["seconds"], 500e-6)
+        self.assertAlmostEqual(found["idle_share"], 1 - 190 / 500)
+        self.assertEqual(found["gaps"], 1.0)
+        self.assertAlmostEqual(found["launch_gap_s"], 5e-6)
+        self.assertAlmostEqual(found["host_gap_s"], 100e-6)
+        self.assertAlmostEqual(found["transfer_s"], 10e-6)
+        self.assertAlmostEqual(found["transfer_overlap"], 0.5)
+        self.assertEqual([one["name"] for one in found["kernels"][:2]], ["fill", "sgemm"])
+        self.assertEqual(found["kernels"][1]["ops"], [["aten::mm", 1.0]])
+        ops = profile_events.ops_of(events, 2, 250e-6, {}, is_gpu=True)
+        self.assertEqual([(one["name"], one["seconds"]) for one in ops], [("aten::mm", 20e-6)])
+        self.assertIsNone(profile_events.timeline_of(marks(("data", 0, 10)), 1))
 
 
 class Steps(unittest.TestCase):
@@ -748,6 +847,12 @@ class Probes(unittest.TestCase):
             self.assertFalse(probe.is_met("trl", version), version)
         self.assertTrue(probe.is_met("torch", "2.15.0+cpu"))
         self.assertEqual((probe.requirement("trl"), probe.requirement("torch")), ("trl>=1.16,<2", "torch>=2.9"))
+
+    def test_packages_that_some_values_need_are_told_where_they_are(self):
+        there = {"schedulefree": "1.4.1", "trl": "1.16.0"}
+        with unittest.mock.patch.object(probe, "version_of", there.get):
+            told = probe.probe()
+        self.assertEqual((told["optional"], told["trl"], told["torch"]), ({"schedulefree": "1.4.1"}, "1.16.0", None))
 
 
 ANSWER = {

@@ -1,15 +1,20 @@
 """What the worker of `backend: trl` does with TRL itself, on the CPU. scripts/peers/trl-test.sh runs this.
 
-    trl_worker.py PROGRAM DATABASE FOLDER [--only bits,ranks,fields,steps,peak,limit,overhead,kills] [--kills 3] [--seed 1]
+    trl_worker.py PROGRAM DATABASE FOLDER [--only bits,ranks,..] [--kills 3] [--seed 1]
 
 The interpreter that runs this has TRL. DATABASE has a study `trl` with a complete trial, whose recipe is taken.
 
 bits       settings A, B, A in one worker and A in a fresh one: losses, rates, norms and held-out losses equal to the bit
-ranks      two ranks of a micro-batch each beside one device with two: losses and norms within 1e-5, and ranks end with their worker
+ranks      two ranks of a micro-batch each beside one device with two: losses and norms within 1e-5; the same to the bit with rows
+           that other processes read, and ranks end with their worker
 fields     SFTConfig and LoraConfig of a trial beside those that TRL's parser makes of `export --format trl`, field by field
+choices    eager attention: losses within 1% of the plain setting's; two processes that read rows, and the plain setting behind all
+           of them: losses equal to the bit
+compiled   the same of a compiled model, where it is asked for: its compiler takes minutes
 steps      `peft-tune check` of ten steps from one adapter, in fp32 and in bf16: the engines agree; losses in fp32 within 1e-5
 peak       the measured peak beside what `plan --check --stack trl --device cpu` predicts: within 3%
 limit      a trial that needs more than it may take is out of memory, and the process trains the next one
+profile    `profile --backend trl`: phases make up the step, products are its largest op, parts of the memory its peak; a trace
 overhead   the least of three later trials' time besides its steps and evaluations: under half a second
 kills      a search each of whose Python workers is killed by SIGKILL, at a random moment of its start or of a trial:
            no finished trial is lost or run again, no process is left
@@ -37,6 +42,10 @@ OF_LENGTH = {"max_steps", "num_train_epochs", "warmup_steps"}
 PEAK_WITHIN, OVERHEAD_S = 0.03, 0.5
 #: Rows of a micro-batch that takes several times as much as it may.
 MANY_ROWS, LIMIT_BYTES = 1024, 1 << 30
+#: Part of a step by which its phases may make up more or less, and PyTorch's names of products.
+PHASES_WITHIN, PRODUCTS = 0.05, ("aten::mm", "aten::addmm", "aten::bmm")
+#: Relative difference of losses that other kernels may make by rounding.
+ROUNDED = 0.01
 #: Share of the kills that come before the worker greets, and seconds that such a start takes at the least.
 AT_START, START_S = 0.2, 3.0
 #: Relative distance of fp32 numbers of one training on two devices and on one.
@@ -209,11 +218,13 @@ def check_ranks(options):
     on_one, on_two = json.loads(json.dumps(recipe)), recipe
     on_one["batch"].update(micro_batch=2, gradient_accumulation=2)
     on_two["batch"].update(micro_batch=2, gradient_accumulation=1, devices=2)
+    loaded = {**on_two, "torch": {"dataloader_num_workers": 2}}
     plan = plan_of(6, evaluations=2, measure={"steps": 2, "max_warmup_steps": 2})
     with worker_of(options) as worker:
-        one, two, again = [worker.run(number, of_this, plan) for number, of_this in enumerate([on_one, on_two, on_two])]
+        recipes_of = enumerate([on_one, on_two, loaded, on_two])
+        one, two, by_processes, again = [worker.run(number, of_this, plan) for number, of_this in recipes_of]
         ranks = processes_below(worker.process.pid)
-        worker.run(3, on_one, plan_of(2))
+        worker.run(4, on_one, plan_of(2))
         left = processes_below(worker.process.pid)
     if len(ranks) != 3 or left:
         fail(f"two ranks and their launcher are the processes {ranks}, and {left} stay for a trial on one device")
@@ -223,6 +234,8 @@ def check_ranks(options):
         fail(f"on two devices a setting trains to {values_of(two)}, and on one to {values_of(one)}")
     if values_of(again) != values_of(two):
         fail(f"ranks that stay train a setting to {values_of(again)} after {values_of(two)}")
+    if values_of(by_processes) != values_of(two):
+        fail(f"rows that two processes of each rank read train to {values_of(by_processes)}, and others to {values_of(two)}")
     tokens = [told.ended["state"]["metrics"]["train_tokens"] for told in (one, two)]
     if tokens[0] != tokens[1]:
         fail(f"of the same rows {tokens} tokens are counted")
@@ -282,6 +295,36 @@ def check_fields(options):
             fail(f"{config} of a trial and of its export differ: {wrong}")
     counts = [len(trial[config]) for config in ("args", "peft_config")]
     print(f"fields: {counts[0]} of SFTConfig and {counts[1]} of LoraConfig are those of the export, but for {len(allowed['args'])}")
+
+
+def check_choices(options):
+    compare_choices(options, rounded={"eager": {"attn_implementation": "eager"}}, same={"processes": {"dataloader_num_workers": 2}})
+
+
+def check_compiled(options):
+    compare_choices(options, rounded={"compiled": {"torch_compile": True}}, same={})
+
+
+def compare_choices(options, rounded, same):
+    """Trains the plain setting, then with choices that may change losses by rounding and not at all, then the plain one again."""
+    _, first, _ = recipes(options)
+    # A compiled model draws other masks.
+    first["adapter"]["dropout"] = 0.0
+    chosen = {"plain": {}, **rounded, **same, "plain again": {}}
+    told = {}
+    with worker_of(options) as worker:
+        for number, (name, choices) in enumerate(chosen.items()):
+            told[name] = values_of(worker.run(number, {**first, "torch": choices}, plan_of(4)))
+    for name in (*same, "plain again"):
+        if told[name] != told["plain"]:
+            fail(f"{name} trains to {told[name]}, and the plain setting to {told['plain']}")
+    plain = [step[0] for step in told["plain"][0]]
+    for name in rounded:
+        losses = [step[0] for step in told[name][0]]
+        furthest = max(abs(one / other - 1) for one, other in zip(losses, plain, strict=True))
+        if furthest > ROUNDED:
+            fail(f"losses of {name} differ by {furthest:.1%} from the plain setting's: {losses} and {plain}")
+    print(f"{' and '.join([*rounded, *same])}: train as the plain setting does, and leave nothing behind")
 
 
 def check_steps(options):
@@ -355,6 +398,29 @@ def check_limit(options):
             fail(f"a micro-batch of {MANY_ROWS} rows ended so: {reason}")
         worker.run(1, recipe, plan, LIMIT_BYTES)
     print(f"limit: {MANY_ROWS} rows are out of memory in phase {reason['phase']}, and the next trial is complete")
+
+
+def check_profile(options):
+    _, recipe, _ = recipes(options)
+    path, trace = options.folder / "profiled.yaml", options.folder / "profiled.json"
+    path.write_text(json.dumps(recipe), encoding="utf-8")
+    words = ["profile", path, "--backend", "trl", "--python", sys.executable, "--device", "cpu", "--threads", options.threads]
+    words += ["--budget", "5s", "--trace", trace, "--no-store", "--json"]
+    profile = json.loads(ten_steps.run(options.program, *words, folder=options.folder).stdout)["profile"]
+    shares = sum(phase["share"] for phase in profile["phases"])
+    if abs(shares - 1) > PHASES_WITHIN:
+        fail(f"phases make up {shares:.1%} of the step: {profile['phases']}")
+    seconds = {}
+    for op in profile["ops"]:
+        seconds[op["name"]] = seconds.get(op["name"], 0.0) + op["seconds"]
+    first = max(seconds, key=seconds.get, default=None)
+    if first not in PRODUCTS or not any(op["flops"] for op in profile["ops"] if op["name"] == first):
+        fail(f"the largest op is {first}, and no product with FLOPs: {seconds}")
+    memory = profile["memory"]
+    if sum(part["bytes"] for part in memory["parts"]) != memory["peak_bytes"]:
+        fail(f"parts of the memory are not its peak: {memory}")
+    events = len(json.loads(trace.read_text(encoding="utf-8"))["traceEvents"])
+    print(f"profile: phases are {shares:.1%} of the step, {first} is its largest op, {events} events in the trace")
 
 
 def check_overhead(options):
@@ -511,9 +577,12 @@ CHECKS = {
     "bits": check_bits,
     "ranks": check_ranks,
     "fields": check_fields,
+    "choices": check_choices,
+    "compiled": check_compiled,
     "steps": check_steps,
     "peak": check_peak,
     "limit": check_limit,
+    "profile": check_profile,
     "overhead": check_overhead,
     "kills": check_kills,
 }
@@ -532,7 +601,7 @@ def main():
     parser.add_argument("program", type=lambda path: str(pathlib.Path(path).resolve()))
     parser.add_argument("database", type=lambda path: pathlib.Path(path).resolve())
     parser.add_argument("folder", type=lambda path: pathlib.Path(path).resolve(), help="for what is written")
-    parser.add_argument("--only", type=names_of, default=list(CHECKS), help="names of checks")
+    parser.add_argument("--only", type=names_of, default=[name for name in CHECKS if name != "compiled"], help="names of checks")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1, help="of the moments of kills")

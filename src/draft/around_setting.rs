@@ -72,17 +72,26 @@ pub(crate) fn study_around(around: &Around<'_>) -> String {
              # target_stack: {}     # memory by what it needs there; see docs/space-file.md\n\n",
             around.imported.tool.name()
         ),
-        space(recipe, &searched, around.rows),
+        space(around, &searched),
         baseline(&searched),
         trial(around),
     ]
     .concat()
 }
 
-/// Fields of the recipe that a study file has no key for, with what to do.
-pub(crate) fn left_out(recipe: &Recipe) -> Vec<String> {
+/// Settings of the recipe that a study leaves out, with what to do: of PyTorch's kernels where trials train in the built-in engine.
+pub(crate) fn left_out(recipe: &Recipe, trains_in_trl: bool) -> Vec<String> {
+    let of_torch = settings().filter(|row| row.is_of_torch() && !trains_in_trl);
+    let of_torch = of_torch.filter(|row| (row.get)(recipe) != row.legal.off());
+    let of_torch = of_torch.map(|row| {
+        format!(
+            "the built-in engine has no `{}`: trials do without; write it under `space` to search with `backend: trl`",
+            row.name
+        )
+    });
+    let mut all: Vec<String> = of_torch.collect();
     let Some(adapter) = &recipe.adapter else {
-        return Vec::new();
+        return all;
     };
     let fields = [
         ("adapter.modules_to_save", !adapter.modules_to_save.is_empty()),
@@ -93,12 +102,12 @@ pub(crate) fn left_out(recipe: &Recipe) -> Vec<String> {
         ("adapter.adapter_init", adapter.adapter_init.is_some()),
     ];
     let set = fields.into_iter().filter(|(_, is_set)| *is_set);
-    set.map(|(field, _)| {
+    all.extend(set.map(|(field, _)| {
         format!(
             "a study has no key for `{field}`: trials do without; add it to the recipe that `export --format recipe` writes"
         )
-    })
-    .collect()
+    }));
+    all
 }
 
 fn heading(around: &Around<'_>) -> String {
@@ -225,7 +234,8 @@ fn targets(adapter: &AdapterSettings, trains_in_trl: bool) -> Searched {
     }
 }
 
-fn space(recipe: &Recipe, searched: &[Searched], rows_of_data: Option<u64>) -> String {
+fn space(around: &Around<'_>, searched: &[Searched]) -> String {
+    let (recipe, rows_of_data) = (&around.imported.recipe, around.rows);
     let mut text = "space:\n  # Searched: what you have, and its neighbours.\n".to_owned();
     for Searched { name, values, .. } in searched {
         text.push_str(&format!("  {name}: {values}\n"));
@@ -244,7 +254,9 @@ fn space(recipe: &Recipe, searched: &[Searched], rows_of_data: Option<u64>) -> S
             || searched.iter().any(|one| one.name == name)
     };
     let usual = Recipe::new("", DataSettings::default());
-    for row in settings().filter(|row| row.derived_from.is_none() && !is_written(row.name) && row.is_read(recipe)) {
+    let rows = settings().filter(|row| row.derived_from.is_none() && row.is_read(recipe));
+    let rows = rows.filter(|row| around.trains_in_trl || !row.is_of_torch());
+    for row in rows.filter(|row| !is_written(row.name)) {
         let Some(value) = (row.get)(recipe) else { continue };
         if let Some((share, steps)) = as_share(row.name, &value, recipe, rows_of_data) {
             text.push_str(&format!(

@@ -3,7 +3,9 @@
 use serde_json::Value;
 
 use super::Tool;
-use peft_tune_core::recipe::{AdapterInit, Checkpointing, OptimizerKind, Precision, ScheduleKind, TargetPreset};
+use peft_tune_core::recipe::{
+    AdapterInit, AttentionImplementation, Checkpointing, OptimizerKind, Precision, ScheduleKind, TargetPreset,
+};
 
 /// What stands before the name of a module in an expression for all modules that end in it.
 pub(in crate::tools) const ANYWHERE: &str = r"(?:.*\.)?";
@@ -24,6 +26,9 @@ pub(crate) struct ToolKeys {
     /// The key of a map with the schedule's arguments; they stand beside its name where there is none.
     pub schedule_arguments: Option<&'static str>,
     pub init: fn(AdapterInit) -> Option<Vec<Word>>,
+    pub attention: fn(AttentionImplementation) -> Option<Vec<Word>>,
+    /// The attention that its file names for a recipe that leaves it open.
+    pub usual_attention: AttentionImplementation,
     /// What all modules of a shorthand are called; `None` where the modules are listed.
     pub preset: fn(TargetPreset) -> Option<Vec<Word>>,
 }
@@ -39,8 +44,18 @@ impl ToolKeys {
         schedule_after_warmup: |_| None,
         schedule_arguments: None,
         init: |_| None,
+        attention: |_| None,
+        usual_attention: AttentionImplementation::Auto,
         preset: |_| None,
     };
+
+    /// The attention that the file names where the recipe leaves it open: packed documents keep apart in flash attention alone.
+    pub(crate) fn attention_where_open(&self, packs: bool) -> AttentionImplementation {
+        match packs {
+            true => AttentionImplementation::Flash2,
+            false => self.usual_attention,
+        }
+    }
 
     /// The key of a setting.
     pub(crate) fn setting(&self, name: &str) -> Option<&'static str> {

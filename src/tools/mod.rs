@@ -17,4 +17,4 @@ mod unsloth;
 pub use called::{optimizer_called, setting_called};
 pub(crate) use keys::{ToolKeys, Word};
 pub use tool::{Tool, UnknownTool};
-pub use transformers::is_of_bitsandbytes;
+pub use transformers::{is_of_bitsandbytes, is_of_schedulefree};

@@ -1,7 +1,7 @@
 //! Names of transformers, which the tools on its Trainer (TRL, axolotl, LLaMA-Factory, unsloth) share.
 
 use super::keys::Word;
-use peft_tune_core::recipe::{OptimizerKind, ScheduleKind};
+use peft_tune_core::recipe::{AttentionImplementation, OptimizerKind, ScheduleKind};
 
 /// What transformers, axolotl or torchao call the arithmetic of an optimizer beside the name that is written.
 const OPTIMIZERS_CALLED: &[(&str, OptimizerKind)] = &[
@@ -44,6 +44,11 @@ pub fn is_of_bitsandbytes(kind: OptimizerKind) -> bool {
     ["8bit", "paged", "lion"].iter().any(|part| name.contains(part))
 }
 
+/// Whether transformers takes an optimizer from schedulefree.
+pub fn is_of_schedulefree(kind: OptimizerKind) -> bool {
+    optimizer_name(kind).is_some_and(|name| name.starts_with("schedule_free"))
+}
+
 /// An optimizer under a tool's key for it.
 pub(super) fn optimizer(key: &'static str, kind: OptimizerKind) -> Option<Vec<Word>> {
     optimizer_name(kind).map(|name| vec![(key, name.into())])
@@ -59,6 +64,12 @@ pub(super) fn schedule(key: &'static str, kind: ScheduleKind) -> Option<Vec<Word
         ScheduleKind::Wsd => "warmup_stable_decay",
     };
     Some(vec![(key, name.into())])
+}
+
+/// An implementation of attention under a tool's key for it, by transformers' name; no word where transformers chooses.
+pub(super) fn attention(key: &'static str, kind: AttentionImplementation) -> Option<Vec<Word>> {
+    let name = (!kind.is_auto()).then(|| (key, kind.name().into()));
+    Some(name.into_iter().collect())
 }
 
 /// The key of a map with the arguments of a schedule's function.

@@ -38,6 +38,9 @@ const FILES: &[(&str, &str)] = carried![
     "losses.py",
     "preference.py",
     "probe.py",
+    "process_state.py",
+    "profile.py",
+    "profile_events.py",
     "protocol.py",
     "rank_group.py",
     "ranks.py",
@@ -47,6 +50,7 @@ const FILES: &[(&str, &str)] = carried![
     "steady.py",
     "trainer.py",
     "trial.py",
+    "trial_evaluations.py",
     "trial_files.py",
 ];
 
@@ -118,25 +122,41 @@ impl PythonWorker {
 
     /// Becomes the worker on `device` with `threads` threads. Returns only where that fails.
     pub fn replace_process(&self, device: &str, threads: usize) -> PythonWorkerError {
+        match self.on_device(device, threads, &[]) {
+            Ok(mut command) => self.failed(command.exec()),
+            Err(error) => error,
+        }
+    }
+
+    /// A command that reads what is to be profiled from standard input, one line of JSON, and prints the profile as another.
+    ///
+    /// # Errors
+    /// A device that is none, or hidden; this program's own path.
+    pub fn profile(&self, device: &str, threads: usize) -> Result<Command, PythonWorkerError> {
+        self.on_device(device, threads, &["--profile"])
+    }
+
+    /// Error of a start.
+    pub fn failed(&self, source: io::Error) -> PythonWorkerError {
+        let python = self.python.clone();
+        PythonWorkerError::Start { python, source }
+    }
+
+    /// The package on a device, with so many threads and further arguments.
+    fn on_device(&self, device: &str, threads: usize, more: &[&str]) -> Result<Command, PythonWorkerError> {
         let all = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-        let Some(own) = visible_for(device, all.as_deref()) else {
+        let seen = visible_for(device, all.as_deref()).ok_or_else(|| {
             let device = device.to_owned();
-            return PythonWorkerError::NoDevice { device };
-        };
-        let failed = |source| PythonWorkerError::Start {
-            python: self.python.clone(),
-            source,
-        };
-        let program = match std::env::current_exe() {
-            Ok(program) => program,
-            Err(error) => return failed(error),
-        };
+            PythonWorkerError::NoDevice { device }
+        })?;
+        let program = std::env::current_exe().map_err(|error| self.failed(error))?;
         let threads = threads.to_string();
-        let mut command = self.command(["--device", device, "--threads", &threads]);
+        let own = ["--device", device, "--threads", &threads];
+        let mut command = self.command(own.iter().chain(more));
         command
             .env("PEFT_TUNE_PROGRAM", program)
             .env("PEFT_TUNE_VERSION", env!("CARGO_PKG_VERSION"))
-            .env("CUDA_VISIBLE_DEVICES", own)
+            .env("CUDA_VISIBLE_DEVICES", seen)
             .env("OMP_NUM_THREADS", &threads)
             .env("MKL_NUM_THREADS", &threads)
             // Sums in the same order each time, where a GPU has a choice.
@@ -145,7 +165,7 @@ impl PythonWorker {
             Some(all) => command.env(VISIBLE, all),
             None => command.env_remove(VISIBLE),
         };
-        failed(command.exec())
+        Ok(command)
     }
 
     /// The package with these arguments.

@@ -8,8 +8,9 @@ use peft_tune::tools::export::Exported;
 use peft_tune::tools::import::{Imported, parse_recipe, read_recipe};
 use peft_tune_core::recipe::settings::{SettingRow, settings};
 use peft_tune_core::recipe::{
-    AdapterInit, Checkpointing, DataFormat, HeldOut, LongRows, LossOn, OptimizerKind, Precision, Recipe, ScheduleKind,
-    TargetModules, TargetPreset, TemplateTargets, TrainingData, TrainingLength, TrainingSet,
+    AdapterInit, AttentionImplementation, Checkpointing, DataFormat, HeldOut, LongRows, LossOn, OptimizerKind,
+    Precision, Recipe, ScheduleKind, TargetModules, TargetPreset, TemplateTargets, TrainingData, TrainingLength,
+    TrainingSet,
 };
 
 use crate::export::{export_again, lora, odd, qlora};
@@ -281,6 +282,20 @@ fn every_row_of_the_tables_comes_back() {
     change("batch.group_by_length", &|recipe| recipe.batch.group_by_length = true);
     for depth in [0, 1, 5] {
         change("batch.prefetch_depth", &|recipe| recipe.batch.prefetch_depth = depth);
+    }
+    for kind in AttentionImplementation::ALL {
+        for packing in [false, true] {
+            change("torch.attn_implementation", &|recipe| {
+                (recipe.torch.attn_implementation, recipe.batch.packing) = (kind, packing);
+            });
+        }
+    }
+    change("torch.torch_compile", &|recipe| recipe.torch.torch_compile = true);
+    change("torch.use_liger_kernel", &|recipe| recipe.torch.use_liger_kernel = true);
+    for (readers, depth) in [(1, 2), (3, 2), (3, 6)] {
+        change("torch.dataloader_num_workers", &|recipe| {
+            (recipe.torch.dataloader_num_workers, recipe.batch.prefetch_depth) = (readers, depth);
+        });
     }
     change("data.tokenizing_workers", &|recipe| {
         recipe.data.tokenizing_workers = Some(3)

@@ -186,10 +186,11 @@ fn what_changes_under_one_key(trials: &[Trial], key: impl Fn(&Recipe, Outcome) -
 fn what_never_changes(trials: &[Trial]) -> Vec<String> {
     let mut wrong = Vec::new();
     // Weights are shared out among processes: `sharded_weights`, `predict` and `data_parallel` measure that. What updates on the host
-    // change is a GPU's: the engine's tests emulate one.
-    // Trainings on preferences are TRL's alone.
+    // change is a GPU's: the engine's tests emulate one. What PyTorch's stack alone has the engine refuses, and trainings on
+    // preferences are TRL's alone.
     let elsewhere = ["sharding", "optimizer_offload", "trainer", "beta", "reference"];
-    for row in settings().filter(|row| !elsewhere.contains(&row.name)) {
+    let of_engine = settings().filter(|row| !row.is_of_torch());
+    for row in of_engine.filter(|row| !elsewhere.contains(&row.name)) {
         let of_row = || {
             trials
                 .iter()

@@ -184,7 +184,7 @@ fn what_cannot_be_compared_is_bad_input() {
         ),
     ] {
         let answer = format!(
-            r#"{{"python": "3.12.3", "torch": {torch}, "transformers": "5.23.0", "peft": "0.21.2", "trl": "1.16.0", "accelerate": "1.15.0", "datasets": "5.2.0", "bitsandbytes": null, "devices": [], "missing": [{missing}]}}"#
+            r#"{{"python": "3.12.3", "torch": {torch}, "transformers": "5.23.0", "peft": "0.21.2", "trl": "1.16.0", "accelerate": "1.15.0", "datasets": "5.2.0", "devices": [], "missing": [{missing}]}}"#
         );
         let path = folder.path().join("python");
         std::fs::write(&path, format!("#!/bin/sh\necho '{answer}'\n")).unwrap();

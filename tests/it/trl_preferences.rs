@@ -121,7 +121,8 @@ fn pairs_are_searched_over_beta_and_the_reference_by_the_accuracy_of_rewards() {
     if !has_python() {
         return;
     }
-    let space = "trainer: dpo, beta: [0.1, 0.5], reference: [each_step, precomputed], learning_rate: [1e-3, 1e-2]";
+    let space = "trainer: dpo, beta: [0.1, 0.5], reference: [each_step, precomputed], learning_rate: [1e-3, 1e-2], \
+                 attn_implementation: eager, dataloader_num_workers: 2";
     let folder = bench(&study(space), &pairs());
     let [accuracy, margin] = searched(folder.path());
     assert!(accuracy.iter().all(|share| *share == 1.0), "{accuracy:?}");
@@ -151,6 +152,8 @@ fn pairs_are_searched_over_beta_and_the_reference_by_the_accuracy_of_rewards() {
         "trl dpo --config trl_dpo.yaml",
         "\nbeta: ",
         "\nprecompute_ref_log_probs: ",
+        "\nattn_implementation: eager",
+        "\ndataloader_num_workers: 2",
         "\ndisable_dropout: true",
     ] {
         assert!(file.contains(said), "{said}: {file}");
@@ -161,6 +164,18 @@ fn pairs_are_searched_over_beta_and_the_reference_by_the_accuracy_of_rewards() {
         told.contains("`trainer`") && !folder.path().join("other").exists(),
         "{told}"
     );
+    succeeds(folder.path(), &["export", "--format", "recipe", "--output", "run"]);
+    for asked in [
+        &["profile", "--trial", "0", "--backend", "trl"][..],
+        &["profile", "run/recipe.yaml", "--backend", "trl"],
+        &["check", "run/recipe.yaml", "--backend", "trl"],
+    ] {
+        let told = refused(folder.path(), &[asked, &["--python", "python3"]].concat());
+        assert!(
+            told.contains("key `trainer`") && told.contains("`dpo`"),
+            "{asked:?}: {told}"
+        );
+    }
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub(crate) fn python_with(folder: &Path, trl: &str, gpus: &[&str]) {
     let gpus = gpus.join(", ");
     let answer = format!(
         r#"{{"python": "3.12.3", "torch": "2.15.0", "transformers": "5.23.0", "peft": "0.21.2", "trl": "{trl}",
-        "accelerate": "1.15.0", "datasets": "5.2.0", "bitsandbytes": "0.49.0", "devices": [{gpus}], "missing": []}}"#
+        "accelerate": "1.15.0", "datasets": "5.2.0", "optional": {{"bitsandbytes": "0.49.0"}}, "devices": [{gpus}], "missing": []}}"#
     );
     stand_in(
         folder,
@@ -217,7 +217,16 @@ fn options_of_the_built_in_engine_and_values_of_a_gpu_are_refused() {
     std::fs::write(folder.join("quantized.yaml"), format!("{quantized}{BACKEND}")).unwrap();
     let told = refused(folder, &["search", "quantized.yaml"]);
     assert!(told.contains("key `space.precision`") && told.contains("GPU"), "{told}");
+    let kernels = SPACE.replace("rank: [2, 4, 8, 16]", "use_liger_kernel: [false, true]");
+    std::fs::write(folder.join("kernels.yaml"), format!("{kernels}{BACKEND}")).unwrap();
+    let told = refused(folder, &["search", "kernels.yaml"]);
+    assert!(
+        told.contains("key `space.use_liger_kernel`") && told.contains("on a GPU only"),
+        "{told}"
+    );
     python_with(folder, "1.16.0", &[GPU]);
+    let told = refused(folder, &["search", "kernels.yaml"]);
+    assert!(told.contains("pip install liger-kernel`"), "{told}");
     succeeds(folder, &["search", "quantized.yaml"]);
     assert!(refused(folder, &["search", "quantized.yaml", "--as", "cpu", "--devices", "cpu"]).contains("GPU"));
 }
@@ -280,6 +289,23 @@ fn memory_alone_is_predicted_of_a_gpu_without_a_data_sheet() {
     );
     let metrics = "select metric, count(*) as n from trial_prediction group by metric";
     assert_eq!(queried(folder, metrics), "metric,n\npeak_memory,3");
+}
+
+#[test]
+fn choices_among_pytorchs_kernels_are_searched_in_trl_and_refused_by_name_here() {
+    let searched = "attn_implementation: [eager, sdpa], torch_compile: [false, true], dataloader_num_workers: [0, 2]";
+    let space = SPACE.replace("rank: [2, 4, 8, 16]", searched);
+    let folder = bench(&format!("{space}{BACKEND}"));
+    let folder = folder.path();
+    succeeds(folder, &["search", "space.yaml", "--trials", "6"]);
+    let tried = "select count(*) > 0 as n from trial where recipe ->> '$.torch.attn_implementation' = 'eager'";
+    assert_eq!(queried(folder, tried), "n\n1");
+    succeeds(folder, &["export", "--format", "trl", "--output", "out"]);
+    let told = refused(folder, &["search", "space.yaml", "--as", "here", "--backend", "native"]);
+    assert!(
+        told.contains("key `space.attn_implementation`") && told.contains("search with `backend: trl`"),
+        "{told}"
+    );
 }
 
 #[test]

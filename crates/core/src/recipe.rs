@@ -21,6 +21,7 @@ mod schedule;
 pub mod settings;
 mod sharding;
 mod together;
+mod torch;
 mod trainer;
 mod training;
 mod training_data;
@@ -48,6 +49,7 @@ pub use schedule::{DecayType, ScheduleKind, ScheduleRow, ScheduleSettings};
 pub use settings::RecipeKey;
 pub use sharding::{BadSharding, Sharding, ShardingRow};
 pub use together::BadGroup;
+pub use torch::{AttentionImplementation, AttentionImplementationRow, TorchOnly, TorchSettings};
 pub use trainer::{BadTrainerRows, OnlyInTrl, ReferencePass, ReferencePassRow, TrainerKind, TrainerRow};
 pub use training::{StudyLength, TrainingLength, TrainingSettings};
 pub use training_data::{TrainingData, TrainingSet, WeightFault};
@@ -89,6 +91,9 @@ pub struct Recipe {
     pub schedule: ScheduleSettings,
     #[serde(default)]
     pub training: TrainingSettings,
+    /// Choices among what PyTorch's stack has; the built-in engine does without.
+    #[serde(default, skip_serializing_if = "TorchSettings::is_usual")]
+    pub torch: TorchSettings,
     /// What is learnt of the rows; all but `sft` run in TRL alone.
     #[serde(default, skip_serializing_if = "TrainerKind::is_sft")]
     pub trainer: TrainerKind,
@@ -121,6 +126,7 @@ impl Recipe {
             optimizer: OptimizerSettings::default(),
             schedule: ScheduleSettings::default(),
             training: TrainingSettings::default(),
+            torch: TorchSettings::default(),
             trainer: TrainerKind::default(),
             beta: None,
             reference: ReferencePass::default(),

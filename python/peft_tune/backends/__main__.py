@@ -1,6 +1,10 @@
-"""The process of a worker: `-m peft_tune.backends --device cpu --threads 2`, or `--probe` for what this Python has."""
+"""The process of a worker: `-m peft_tune.backends --device cpu --threads 2`, or `--probe` for what this Python has.
+
+With `--profile` it reads one line of JSON, profiles the recipe in it and prints another.
+"""
 
 import argparse
+import contextlib
 import gc
 import os
 import shlex
@@ -8,7 +12,7 @@ import signal
 import sys
 import time
 
-from . import probe, protocol, rank_group
+from . import probe, profile, protocol, rank_group
 from .control import Control
 from .device import Device, DeviceError, status_bytes
 from .faults import Fault, ProcessOutOfMemory
@@ -32,6 +36,7 @@ def main():
     """Serves, or probes, and returns the exit code."""
     parser = argparse.ArgumentParser(prog="peft_tune.backends", description=__doc__)
     parser.add_argument("--probe", action="store_true", help="prints versions and GPUs as one JSON object")
+    parser.add_argument("--profile", action="store_true", help="profiles the recipe of a line of standard input")
     parser.add_argument("--device", help="device to compute on [default: the GPU, else the processor]")
     parser.add_argument("--threads", type=int, help="threads to compute with [default: PyTorch's]")
     parser.add_argument("--launch", metavar="FOLDER", help="starts the ranks of the group that has this folder")
@@ -46,18 +51,51 @@ def main():
     if arguments.probe:
         outbox.say(probe.probe())
         return 0
+    requests = own_input(outbox)
     # As any other program's: an interrupt ends it, and is no exception in the middle of a trial.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return work(arguments, outbox)
+    return (profile_once if arguments.profile else work)(arguments, requests, outbox)
 
 
-def work(arguments, outbox):
+def own_input(outbox):
+    """Standard input under a descriptor of its own, which processes that read rows do not have, and no messages either.
+
+    A thread waits in it, and such a process would wait for that thread before it begins: it closes `sys.stdin`.
+    """
+    requests = os.fdopen(os.dup(0), "rb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+    def leave():
+        for descriptor in (requests.fileno(), outbox.descriptor):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    os.register_at_fork(after_in_child=leave)
+    return requests
+
+
+def profile_once(arguments, requests, outbox):
+    """Profiles one recipe and tells what came of it; returns the exit code."""
+    # The profiler's own library tells of every start, and of a GPU that is not there.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    try:
+        device, _ = loaded(arguments.device, arguments.threads)
+    except (ImportError, OSError, DeviceError) as error:
+        outbox.say({"failed": {"is_invalid": True, "message": str(error)}})
+        return 0
+    outbox.say(profile.answer(requests.readline(), device))
+    return 0
+
+
+def work(arguments, requests, outbox):
     """Does the work of a worker, or of a rank; returns the exit code."""
     try:
         if arguments.rank:
-            serve_as_rank(arguments.rank, outbox)
+            serve_as_rank(arguments.rank, requests, outbox)
         else:
-            serve_as_worker(arguments, outbox)
+            serve_as_worker(arguments, requests, outbox)
     except (ValueError, ImportError, OSError, DeviceError, DeviceLost, OtherProtocol, RanksLost) as error:
         print(f"peft_tune.backends: {error}", file=sys.stderr)
         return 1
@@ -66,7 +104,7 @@ def work(arguments, outbox):
     return 0
 
 
-def serve_as_worker(arguments, outbox):
+def serve_as_worker(arguments, requests, outbox):
     """Greets once all is loaded, and serves."""
     fault = Fault(os.environ.get("PEFT_TUNE_FAULT"), outbox)
     fault.at_start()
@@ -75,11 +113,11 @@ def serve_as_worker(arguments, outbox):
     runner = Runner(device, program, control, fault, emitter(outbox, control), Ranks())
     trials = Trials(runner, control, outbox, threads)
     outbox.say(greeting(device, threads))
-    serve(sys.stdin.buffer, outbox, control, trials.run, lambda: end_alone(program))
+    serve(requests, outbox, control, trials.run, lambda: end_alone(program))
     trials.end()
 
 
-def serve_as_rank(folder, outbox):
+def serve_as_rank(folder, requests, outbox):
     """Serves as one of the ranks of the group that has this folder. The first of them hears requests."""
     rank_group.end_with_parent()
     rank = int(os.environ["RANK"])
@@ -104,7 +142,7 @@ def serve_as_rank(folder, outbox):
         runner.run(request)
 
     outbox.say(greeting(device, threads))
-    serve(sys.stdin.buffer, outbox, control, run, lambda: end_alone(program))
+    serve(requests, outbox, control, run, lambda: end_alone(program))
     ranks.of_first(None)
 
 

@@ -5,6 +5,9 @@ import gc
 import os
 import time
 
+from .process_state import ProcessState
+from .profile_events import MARK
+
 #: Bytes that a process may take beside a trial's memory on a processor: what libraries keep, thread stacks, rows.
 MARGIN_BYTES = 512 << 20
 #: What errors say that mean that there was no more memory.
@@ -32,6 +35,7 @@ class Device:
         self.index = index
         self.own_name = f"cuda:{index}" if self.is_gpu else "cpu"
         self._torch = torch
+        self.process = ProcessState(torch)
         self._limits = None if self.is_gpu else data_limits()
 
     @classmethod
@@ -124,6 +128,31 @@ class Device:
         with profiler.profile(activities=[profiler.ProfilerActivity.CPU], profile_memory=True) as recorded:
             work()
         return held_bytes + most_taken(recorded.profiler.kineto_results.experimental_event_tree())
+
+    def mark_phase(self, name):
+        """A context that marks a phase of a step among the profiler's events."""
+        return self._torch.profiler.record_function(MARK + name)
+
+    def recorder(self):
+        """A profiler of ops with their shapes and FLOPs, of a GPU's kernels, and of a processor's tensors."""
+        profiler = self._torch.profiler
+        kinds = [profiler.ProfilerActivity.CPU] + ([profiler.ProfilerActivity.CUDA] if self.is_gpu else [])
+        return profiler.profile(activities=kinds, record_shapes=True, with_flops=True, profile_memory=not self.is_gpu)
+
+    def recorded_peak(self, recorder, held_bytes):
+        """The most bytes of tensors while a recorder ran, before which there were those that are held, and of pool or process."""
+        most, whole = self.peak()
+        if self.is_gpu:
+            return most, whole
+        return held_bytes + most_taken(recorder.profiler.kineto_results.experimental_event_tree()), whole
+
+    def title(self):
+        """What people call it."""
+        return self._torch.cuda.get_device_properties(self.index).name if self.is_gpu else "cpu"
+
+    def threads(self):
+        """Threads that PyTorch computes with on the processor."""
+        return self._torch.get_num_threads()
 
     def memory_bytes(self):
         """All memory of a GPU; `None` for the processor."""

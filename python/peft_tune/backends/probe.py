@@ -16,7 +16,16 @@ VERSIONS = {
 }
 
 #: Packages that some values alone need.
-OPTIONAL = ["bitsandbytes", "deepspeed"]
+OPTIONAL = (
+    "bitsandbytes",
+    "deepspeed",
+    "flash-attn",
+    "flash-attn-3",
+    "flash-attn-4",
+    "kernels",
+    "liger-kernel",
+    "schedulefree",
+)
 
 
 def probe():
@@ -31,11 +40,11 @@ def probe():
             # A PyTorch that cannot be loaded is as good as none.
             print(f"cannot use torch {installed['torch']}: {error}", file=sys.stderr)
             missing = sorted({*missing, requirement("torch")}, key=list(map(requirement, VERSIONS)).index)
-    optional = {name: version_of(name) for name in OPTIONAL}
+    found = {name: version_of(name) for name in OPTIONAL}
     return {
         "python": platform.python_version(),
         **installed,
-        **optional,
+        "optional": {name: version for name, version in found.items() if version},
         "devices": devices,
         "wanted": [requirement(name) for name in VERSIONS],
         "missing": missing,

@@ -20,7 +20,7 @@ class Outbox:
     """A file descriptor for messages, whole lines at a time."""
 
     def __init__(self, descriptor):
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self._lock = threading.Lock()
 
     def say(self, message):
@@ -31,7 +31,7 @@ class Outbox:
         """Writes bytes as they are."""
         with self._lock:
             while line:
-                line = line[os.write(self._descriptor, line) :]
+                line = line[os.write(self.descriptor, line) :]
 
 
 def clean(metrics):

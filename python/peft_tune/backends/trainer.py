@@ -1,7 +1,7 @@
 """TRL's trainer with a watch on its steps: their times by part, their tokens, what they learnt."""
 
+import contextlib
 import functools
-import sys
 import time
 
 from . import preference
@@ -18,6 +18,9 @@ class StepWatch:
         self.counts = None
         #: Whether the reference says before a step what the export has of it before the training.
         self.asks_before = False
+        #: A context that marks a phase for who records; and who hears of a step's micro-batches.
+        self.mark = lambda phase: contextlib.nullcontext()
+        self.saw = lambda batches: None
         self._waits = waits
         self._took = took
         self._begins = begins
@@ -45,6 +48,7 @@ class StepWatch:
     def got_rows(self, batches):
         """Hears of the micro-batches of a step."""
         self._data_s = time.perf_counter() - self._data_began
+        self.saw(batches)
         self._batches = [self.counts(batch) for batch in batches]
         self._forwards, self._passes, self._losses = [], [], []
         if self.asks_before:
@@ -58,14 +62,16 @@ class StepWatch:
     def forward(self, work):
         """Does the forward pass of a micro-batch."""
         start = self.device.mark()
-        done = work()
+        with self.mark("forward"):
+            done = work()
         self._forwards.append((start, self.device.mark()))
         return done
 
     def micro_batch(self, work):
         """Does both passes of a micro-batch, and keeps its part of the loss."""
         start = self.device.mark()
-        loss = work()
+        with self.mark("passes"):
+            loss = work()
         self._passes.append((start, self.device.mark()))
         self._losses.append(loss)
         return loss
@@ -126,7 +132,8 @@ def classes(kind):
 
         def get_batch_samples(self, *given, **named):
             self.watch.begin_step()
-            found = super().get_batch_samples(*given, **named)
+            with self.watch.mark("data"):
+                found = super().get_batch_samples(*given, **named)
             self.watch.got_rows(found[0])
             return found
 
@@ -165,7 +172,6 @@ def make(settings, model, tokenizer, rows, watch, **changes):
     Rows of answers that are compared come as tokens beside one of their texts.
     """
     trainer_class, callback_class = classes(settings.kind)
-    forget_states()
     if settings.asks_before:
         changes["precompute_ref_log_probs"] = False
     texts, tokens = rows if isinstance(rows, tuple) else (rows, None)
@@ -187,13 +193,3 @@ def make(settings, model, tokenizer, rows, watch, **changes):
 
     trainer.remove_callback(PrinterCallback)
     return trainer
-
-
-def forget_states():
-    """Forgets what libraries keep of the last training for the whole process, such as where in its rows it was."""
-    from accelerate.state import GradientState
-
-    GradientState._reset_state()
-    if (optimizers := sys.modules.get("bitsandbytes.optim")) is not None:
-        # It holds embeddings, and takes parameters in their places for them from then on: those have no 8-bit states.
-        optimizers.GlobalOptimManager.get_instance().initialize()

@@ -1,16 +1,16 @@
 """One trial: what a setting costs, then what it teaches. Each trainer is the one that `trl sft` makes of the export."""
 
-import functools
 import math
 import sys
 import time
 import traceback
 
 from . import device as devices
-from . import evaluation, faults, first_adapter, preference, protocol, rival, settings, steady, trainer
+from . import faults, first_adapter, preference, protocol, settings, steady, trainer
 from .base_model import BaseModels
 from .losses import Ended, Losses, Measured, Progress
 from .ranks import Step, of_all
+from .trial_evaluations import Evaluations, KnownEvaluations
 from .trial_files import AnswerRows, Invalid, Rows, TrialFiles
 
 #: Steps of a warm-up that a profile phase within a training has at the least.
@@ -48,10 +48,7 @@ class Runner:
         self.bases = BaseModels(device)
         self.rows = Rows()
         self.answers = AnswerRows()
-        #: Losses before any training, by what decides them.
-        self.losses_before = {}
-        #: What frozen references say of held-out answers, by what decides it.
-        self.references = {}
+        self.evaluated = KnownEvaluations()
 
     def run(self, request):
         """Runs a trial and tells how it ended. Raises `DeviceLost`, and what means that the process cannot go on."""
@@ -102,7 +99,7 @@ class TrialRun:
     def clear(self):
         """Leaves nothing of the trial behind."""
         self.device.set_limit(None)
-        trainer.forget_states()
+        self.device.process.forget_trial(None if self.settings is None else self.settings.training)
         self.settings = None
         self.runner.bases.check()
         self.device.empty()
@@ -241,14 +238,14 @@ class TrialRun:
     def _train(self, plan, profile=None):
         """Trains and evaluates; the first steps are measured where a profile is given."""
         steps, evaluations = self.files.steps, max(plan["evaluations"], 1)
-        held_out = self._held_out()
+        held_out = self._evaluations()
         losses, progress = Losses(self.settings.training.fp16), Progress()
         started, waited = time.monotonic(), self.waited
         self._say(protocol.training(self.number, steps))
 
         def begins(made):
             self._begins(made)
-            self.metrics["loss_before"] = self._loss_before(made, held_out)
+            self.metrics["loss_before"] = held_out.loss_before(made)
             # What an evaluation of the untrained model takes is none of the training's.
             self.device.reset_peak()
 
@@ -281,34 +278,6 @@ class TrialRun:
         }
         self._throw_away(made)
 
-    def _loss_before(self, made, held_out):
-        """The held-out loss of the untrained model: the same for all settings that start and are evaluated alike."""
-        key = (self._evaluated_alike(held_out), getattr(self.settings.training, "beta", None))
-        known = self.runner.losses_before
-        if key not in known:
-            known[key] = self._evaluation(made, held_out).loss
-        return known[key]
-
-    def _evaluation(self, made, held_out, watch=None):
-        """An evaluation; what a frozen reference says of its rows is the same in all that are alike."""
-        kind, size = self.settings.kind, self.settings.training.per_device_train_batch_size
-        if not kind.compares:
-            return evaluation.evaluate(made, held_out, size, self.ranks, watch)
-        return kind.evaluate(made, held_out, size, self.runner.references.setdefault(self._evaluated_alike(held_out), {}))
-
-    def _evaluated_alike(self, held_out):
-        """What decides the evaluation of a model beside what it learnt."""
-        training, model = self.settings.training, self.settings.model
-        return (
-            self.settings.kind.name,
-            settings.key_of(self.settings, self.files.model),
-            (self.files.held_out, self.files.held_out_length),
-            len(held_out),
-            training.per_device_train_batch_size,
-            getattr(training, "pad_to_multiple_of", None),
-            (training.bf16, training.fp16, model.use_peft, model.use_dora, self.first_adapter),
-        )
-
     def _evaluate(self, made, held_out, progress, losses, is_last):
         self._tell_phase("evaluate")
         optimizer = made.optimizer
@@ -317,8 +286,8 @@ class TrialRun:
         if switches:
             optimizer.eval()
         # Ranks would have to end it alike.
-        watch = self._beside_rival() if is_last and self.ranks.count == 1 else None
-        found = self._evaluation(made, held_out, watch)
+        watch = held_out.beside(self.request.get("pairing")) if is_last and self.ranks.count == 1 else None
+        found = held_out.evaluated(made, watch)
         if switches:
             optimizer.train()
         self.device.synchronise()
@@ -333,14 +302,6 @@ class TrialRun:
         rows = found.rows() if watch is not None and not is_part else None
         self._say(protocol.evaluation(self.number, event, rows))
         self._tell_phase("train")
-
-    def _beside_rival(self):
-        """The watch on the last evaluation, where the request compares it. Answers are compared with one another: over all rows."""
-        pairing, files = self.request.get("pairing"), self.files
-        if pairing is None or self.settings.kind.compares:
-            return None
-        targets = functools.partial(self.runner.rows.targets, files.held_out, files.held_out_windows)
-        return rival.BesideRival(pairing.get("rival"), targets)
 
     # Parts of a trial.
 
@@ -359,6 +320,7 @@ class TrialRun:
         tokenizer = self.runner.bases.tokenizer(of_this, self.files.model)
         if of_this.kind.compares and not tokenises:
             rows = (self._answers().first, rows)
+        self.device.process.begin(of_this.training)
         made = trainer.make(of_this, model, tokenizer, rows, watch, **changes)
         del model
         if self.first_adapter is not None:
@@ -383,13 +345,15 @@ class TrialRun:
             return self._answers().longest(count)
         return self.runner.rows.longest(self.files.train, count)
 
-    def _held_out(self):
-        """The held-out rows that are evaluated."""
-        files = self.files
+    def _evaluations(self):
+        """Evaluations on the held-out rows."""
+        files, rows = self.files, self.runner.rows
         if self.settings.kind.compares:
             tokens = self._held_out_answers().tokens
-            return preference.HeldOut(tokens, files.held_out_windows, files.held_out_length)
-        return self.runner.rows.first(files.held_out, files.held_out_windows)
+            held_out = preference.HeldOut(tokens, files.held_out_windows, files.held_out_length)
+        else:
+            held_out = rows.first(files.held_out, files.held_out_windows)
+        return Evaluations(self.settings, files, held_out, self.first_adapter, self.runner)
 
     def _answers(self):
         """The rows to train on of a trainer that compares answers."""

@@ -11,7 +11,7 @@ use super::text::{Report, steps_text};
 use crate::cli::CliError;
 use crate::cli::options::backend::BackendName;
 use crate::cli::processes::engine::Engine;
-use crate::cli::processes::interpreter::{BITSANDBYTES, DEEPSPEED, Interpreter, Stack};
+use crate::cli::processes::interpreter::{Interpreter, Stack};
 use crate::cli::search::trl::Place;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, terminal_width, write_exact, write_result};
@@ -37,8 +37,7 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
     let device = args.device(&stack)?;
     let place = Place {
         on_cpu: device == "cpu",
-        has_bitsandbytes: stack.has(BITSANDBYTES),
-        has_deepspeed: stack.has(DEEPSPEED),
+        packages: &stack.packages,
     };
     checked.check(&args.recipe, place)?;
     let files = ModelFiles::resolve_weights(&checked.recipe.model, &mut DownloadProgress::default())

@@ -4,12 +4,14 @@ use std::path::Path;
 
 use crate::cli::CliError;
 use crate::cli::search::trl::{Place, refusals_of};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{Recipe, TorchSettings};
 
 /// A recipe for two engines.
 #[derive(Clone, Debug)]
 pub(super) struct CheckedRecipe {
     pub recipe: Recipe,
+    /// Choices among what PyTorch's stack has, which the built-in engine does without.
+    torch: TorchSettings,
     /// Settings that are not the file's, one a line for people.
     pub changed: Vec<String>,
 }
@@ -50,12 +52,20 @@ impl CheckedRecipe {
             changed.push("rows come in the order of the file in both; the recipe shuffles them".to_owned());
             recipe.training.shuffle = false;
         }
-        Ok(Self { recipe, changed })
+        let torch = std::mem::take(&mut recipe.torch);
+        if !torch.is_usual() {
+            changed.push(
+                "what the recipe has under `torch` holds in TRL alone, for the built-in engine has no choice there"
+                    .to_owned(),
+            );
+        }
+        Ok(Self { recipe, torch, changed })
     }
 
     /// The recipe as the other engine trains it, which is handed the adapter to start from.
     pub(super) fn for_other(&self) -> Recipe {
         let mut recipe = self.recipe.clone();
+        recipe.torch = self.torch.clone();
         if let Some(adapter) = &mut recipe.adapter {
             adapter.adapter_init = None;
         }
@@ -66,7 +76,7 @@ impl CheckedRecipe {
     ///
     /// # Errors
     /// Bad input, with the file and the key.
-    pub(super) fn check(&self, path: &Path, place: Place) -> Result<(), CliError> {
+    pub(super) fn check(&self, path: &Path, place: Place<'_>) -> Result<(), CliError> {
         match refusals_of(&self.for_other(), place).into_iter().next() {
             None => Ok(()),
             Some(refusal) => Err(CliError::bad(format!(
@@ -98,6 +108,7 @@ mod tests {
     fn what_is_left_to_chance_is_off_in_both_and_told() {
         let found = checked(|recipe| {
             recipe.batch.group_by_length = true;
+            recipe.torch.torch_compile = true;
             recipe.adapter = Some(AdapterSettings {
                 dropout: 0.1,
                 adapter_init: Some("/earlier".into()),
@@ -105,9 +116,10 @@ mod tests {
             });
         });
         let found = found.unwrap();
-        assert_eq!(found.changed.len(), 3, "{:?}", found.changed);
+        assert_eq!(found.changed.len(), 4, "{:?}", found.changed);
         assert!(found.changed[0].contains("the recipe has 0.1"), "{:?}", found.changed);
         assert!(!found.recipe.training.shuffle && !found.recipe.batch.group_by_length);
+        assert!(found.recipe.torch.is_usual() && found.for_other().torch.torch_compile);
         let (ours, theirs) = (
             found.recipe.adapter.clone().unwrap(),
             found.for_other().adapter.unwrap(),
@@ -128,8 +140,7 @@ mod tests {
         assert!(pairs.contains("recipe.yaml: key `trainer`"), "{pairs}");
         let place = Place {
             on_cpu: true,
-            has_bitsandbytes: true,
-            has_deepspeed: true,
+            packages: &[],
         };
         let refused = |change: fn(&mut Recipe)| {
             let found = checked(change).unwrap();

@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args, from: &Path) -> Result<(), CliError> {
     // Checked as a search will read it, before anything is written.
     let study = StudyFile::parse(&args.output, &text, ReadOptions { check_files: true })
         .map_err(|error| CliError::bad_input(anyhow::anyhow!("{}: {}", from.display(), error.rendered(false))))?;
-    for note in notes(&imported) {
+    for note in notes(&imported, around.trains_in_trl) {
         tell(format_args!("warning: {note}"));
     }
     if let Some(architecture) = family.as_ref().and_then(ModelFamily::architecture) {
@@ -57,10 +57,10 @@ fn rows_of(imported: &Imported) -> Option<u64> {
 }
 
 /// What the file could not say here.
-pub(super) fn notes(imported: &Imported) -> Vec<String> {
+fn notes(imported: &Imported, trains_in_trl: bool) -> Vec<String> {
     let mut all = imported.notes.clone();
     all.extend(imported.data_notes.iter().cloned());
-    all.extend(left_out(&imported.recipe));
+    all.extend(left_out(&imported.recipe, trains_in_trl));
     if !imported.unread.is_empty() {
         all.push(format!(
             "passed over, as no setting is called so: `{}`; check their spelling",

@@ -185,6 +185,7 @@ impl Confines {
             optimizer: _,
             schedule: _,
             training: _,
+            torch: _,
             trainer: _,
             beta: _,
             reference: _,

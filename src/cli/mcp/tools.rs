@@ -327,6 +327,7 @@ impl ToolCall for Profile {
         let source = SourceArgs::new(recipe.clone(), self.trial, self.study.clone());
         let source = ProfileSource::read(&source, &DatabaseArgs::at(confines.database.clone()))?;
         confines.check_recipe(&source.recipe)?;
+        confines.check_backend(&source.name, source.trained_in_trl.then_some("trl"))?;
         let mut words = Words::new("profile");
         words.flag("--json", true).option("--trial", self.trial);
         words.option("--study", self.study).option("--budget", self.budget);

@@ -1,5 +1,6 @@
 //! The Python that trials of `backend: trl` run in: which one it is, and what it has.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -14,10 +15,6 @@ use crate::shell::{command_line, shell_word};
 use crate::space::Seconds;
 use crate::worker::{PythonWorker, PythonWorkerError};
 
-/// Package with quantized weights and some optimizers.
-pub(in crate::cli) const BITSANDBYTES: &str = "bitsandbytes";
-/// Package with updates on the host.
-pub(in crate::cli) const DEEPSPEED: &str = "deepspeed";
 /// Name of a Python where no environment is active.
 const PYTHON: &str = "python3";
 /// Variables that name the folder of an active environment, whose interpreter is `bin/python`.
@@ -52,7 +49,7 @@ pub(in crate::cli) struct Stack {
 /// A package that is installed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(in crate::cli) struct Package {
-    pub name: &'static str,
+    pub name: String,
     pub version: String,
 }
 
@@ -73,10 +70,9 @@ struct Answer {
     trl: Option<String>,
     accelerate: Option<String>,
     datasets: Option<String>,
+    /// Versions of installed packages that some values alone need.
     #[serde(default)]
-    bitsandbytes: Option<String>,
-    #[serde(default)]
-    deepspeed: Option<String>,
+    optional: BTreeMap<String, String>,
     devices: Vec<TorchDevice>,
     #[serde(default)]
     wanted: Vec<String>,
@@ -171,8 +167,7 @@ impl Interpreter {
             trl,
             accelerate,
             datasets,
-            bitsandbytes,
-            deepspeed,
+            optional,
             devices,
             wanted: ranges,
             missing,
@@ -206,20 +201,14 @@ impl Interpreter {
                 command_line(&wanted)
             )));
         }
-        // Some values alone need them.
-        let optional = [(BITSANDBYTES, bitsandbytes), (DEEPSPEED, deepspeed)];
-        let installed = packages.into_iter().chain(optional);
+        let packages = packages
+            .into_iter()
+            .filter_map(|(name, version)| Some((name.to_owned(), version?)));
+        let packages = packages.chain(optional);
         Ok(Stack {
             interpreter: self.path.clone(),
             python,
-            packages: installed
-                .filter_map(|(name, version)| {
-                    Some(Package {
-                        name,
-                        version: version?,
-                    })
-                })
-                .collect(),
+            packages: packages.map(|(name, version)| Package { name, version }).collect(),
             wanted: ranges,
             devices,
         })
@@ -239,11 +228,6 @@ impl Stack {
         let all = self.packages.iter();
         let all: Vec<String> = all.map(|one| format!("{} {}", one.name, one.version)).collect();
         all.join(", ")
-    }
-
-    /// Whether a package is there that some values alone need.
-    pub(in crate::cli) fn has(&self, package: &str) -> bool {
-        self.packages.iter().any(|one| one.name == package)
     }
 
     /// What it computes on, for people: each GPU with its memory, or the processor.
@@ -332,6 +316,19 @@ mod tests {
         let answer = python().answer_of(&output);
         let stack = answer.and_then(|answer| python().stack_of(answer, &output));
         stack.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn packages_that_some_values_need_are_among_the_versions() {
+        let optional = r#""1.16.0", "optional": {"flash-attn": "2.8.3", "schedulefree": "1.4.1"}"#;
+        let stack = found(&answer(optional, ""), "", 0).unwrap();
+        assert!(
+            stack
+                .versions()
+                .ends_with("datasets 5.2.0, flash-attn 2.8.3, schedulefree 1.4.1"),
+            "{}",
+            stack.versions()
+        );
     }
 
     fn answer(trl: &str, missing: &str) -> String {

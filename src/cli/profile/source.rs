@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
-use crate::cli::terminal::output::tell;
 use crate::space::{BackendKind, RecipeFile};
 use crate::store::StudyId;
 use peft_tune_core::objective::LOSS;
@@ -45,9 +44,18 @@ pub(in crate::cli) struct ProfileSource {
     pub trial: Option<(StudyId, TrialNumber)>,
     /// Losses of trials that differ from this one in their rank alone.
     pub losses_by_rank: Vec<(usize, f64)>,
+    /// Whether it is a trial that TRL trained.
+    pub trained_in_trl: bool,
 }
 
 impl ProfileSource {
+    /// Text that what follows is of another engine than the one that trained the trial; `None` where it is of the same.
+    pub(in crate::cli) fn other_engine(&self) -> Option<String> {
+        let name = &self.name;
+        let told = || format!("{name} trained in TRL: what follows is of the built-in engine on its recipe");
+        self.trained_in_trl.then(told)
+    }
+
     /// Reads the recipe.
     pub(in crate::cli) fn read(args: &SourceArgs, database: &DatabaseArgs) -> Result<Self, CliError> {
         match (&args.recipe, args.trial) {
@@ -56,6 +64,7 @@ impl ProfileSource {
                 recipe: RecipeFile::read(path)?,
                 trial: None,
                 losses_by_rank: Vec::new(),
+                trained_in_trl: false,
             }),
             (None, Some(number)) => Self::of_trial(args.study.as_deref(), TrialNumber(number), database),
             (None, None) => {
@@ -73,11 +82,6 @@ impl ProfileSource {
             Ok((study, detail, trials))
         })?;
         let name = format!("{}, trial {number}", study.name);
-        if study.backend == BackendKind::Trl {
-            tell(format_args!(
-                "{name} trained in TRL: what follows is of the built-in engine on its recipe"
-            ));
-        }
         let recipe = detail.recipe.ok_or_else(|| {
             let message = format!("{name} has no recipe: it ran a program, or its params made none");
             CliError::bad_input(anyhow::anyhow!(message))
@@ -91,6 +95,7 @@ impl ProfileSource {
             recipe,
             trial: Some((study.id, number)),
             losses_by_rank: losses_by_rank(&detail.trial, &trials),
+            trained_in_trl: study.backend == BackendKind::Trl,
         })
     }
 }

@@ -89,6 +89,7 @@ impl Allowed {
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_up();
     let source = ProfileSource::read(&args.source, &args.database)?;
+    source.other_engine().into_iter().for_each(tell);
     let output = output_of(&args, &source);
     check_output(&output, args.force)?;
     let mut bench = StepBench::load(&args, &source, &output)?;
@@ -241,6 +242,7 @@ impl TuningBench for StepBench<'_> {
             recipe: recipe.clone(),
             trial: None,
             losses_by_rank: self.standing.losses_by_rank.clone(),
+            trained_in_trl: self.standing.trained_in_trl,
         };
         self.write(recipe)
     }

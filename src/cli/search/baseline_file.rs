@@ -7,7 +7,7 @@ use crate::cli::CliError;
 use crate::cli::terminal::output::tell;
 use crate::space::{ReadOptions, RecipeFile};
 use crate::tools::import::{self, StackFileError};
-use peft_tune_core::recipe::settings::settings;
+use peft_tune_core::recipe::settings::{setting, settings};
 use peft_tune_core::study::Params;
 
 /// The settings that the file at `path` says.
@@ -51,6 +51,22 @@ fn of_recipe(path: &Path) -> Option<Params> {
         .collect();
     tell_params(path, &params);
     Some(params)
+}
+
+/// Takes out what chooses among kernels and loaders of PyTorch, and says so: the built-in engine does without.
+pub(super) fn leave_torch_out(params: &mut Params) {
+    params.retain(|name, value| {
+        let Some(row) = setting(name).filter(|row| row.is_of_torch()) else {
+            return true;
+        };
+        if row.legal.off().as_ref() != Some(value) {
+            tell(format_args!(
+                "warning: the baseline is trained without `{name}: {value}`, which the built-in engine does without; search with \
+                 `backend: trl` to have it"
+            ));
+        }
+        false
+    });
 }
 
 fn tell_params(path: &Path, params: &Params) {
@@ -97,6 +113,27 @@ mod tests {
         for part in ["rank=8", "alpha=32", "dropout=0.05", "target_modules="] {
             assert!(said.contains(part), "{part}: {said}");
         }
+    }
+
+    #[test]
+    fn choices_among_pytorchs_kernels_are_read_and_no_baseline_of_the_built_in_engine() {
+        let trl = "model_name_or_path: m\nlora_r: 64\nattn_implementation: eager\ntorch_compile: true\nuse_liger_kernel: true\n\
+                   dataloader_num_workers: 4\n";
+        let said = shown(trl);
+        for part in [
+            "attn_implementation=eager",
+            "torch_compile=true",
+            "use_liger_kernel=true",
+            "dataloader_num_workers=4",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        let mut params = of(trl).unwrap();
+        leave_torch_out(&mut params);
+        assert!(
+            params.contains_key("rank") && !params.contains_key("torch_compile"),
+            "{params:?}"
+        );
     }
 
     #[test]

@@ -42,6 +42,9 @@ pub(in crate::cli) fn run(mut args: Args) -> Result<(), CliError> {
     }
     if let Some(path) = &args.baseline {
         study.baseline = baseline_file::read(path)?;
+        if study.backend == Backend::Native {
+            baseline_file::leave_torch_out(&mut study.baseline);
+        }
     }
     if let Some(time) = args.time {
         study.budget.time_s = Some(time.0);

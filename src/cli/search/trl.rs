@@ -3,17 +3,24 @@
 use super::worker_args::{WorkerArgs, most_devices};
 use crate::cli::CliError;
 use crate::cli::export::trial_files::refused;
-use crate::cli::processes::interpreter::{BITSANDBYTES, DEEPSPEED, Interpreter, Stack};
+use crate::cli::processes::interpreter::{Interpreter, Package, Stack};
 use crate::report::printable;
 use crate::space::{SpaceError, Study, TrlBackend, recipe_for};
 use crate::store::InputRecord;
-use crate::tools::{Tool, is_of_bitsandbytes};
+use crate::tools::{Tool, is_of_bitsandbytes, is_of_schedulefree};
 use peft_tune_core::recipe::settings::setting;
-use peft_tune_core::recipe::{Checkpointing, Precision, Recipe};
+use peft_tune_core::recipe::{AttentionImplementation, Checkpointing, Precision, Recipe};
 use peft_tune_core::study::{ParamValue, Params};
 
 /// Role of the packages that train among a study's inputs: other versions of them measure something else.
 pub(super) const STACK: &str = "stack";
+
+/// Package with quantized weights and some optimizers.
+const BITSANDBYTES: &str = "bitsandbytes";
+/// Package with updates on the host.
+const DEEPSPEED: &str = "deepspeed";
+/// Package by which transformers takes kernels of the hub where their own package is not installed.
+const KERNELS: &str = "kernels";
 
 /// Values of one parameter that are looked at.
 const MOST_VALUES: u64 = 64;
@@ -27,11 +34,17 @@ pub(in crate::cli) struct Refusal {
 
 /// What decides which values can be trained.
 #[derive(Clone, Copy)]
-pub(in crate::cli) struct Place {
+pub(in crate::cli) struct Place<'a> {
     /// Whether a trial may run on a processor.
     pub on_cpu: bool,
-    pub has_bitsandbytes: bool,
-    pub has_deepspeed: bool,
+    /// Packages that the Python has.
+    pub packages: &'a [Package],
+}
+
+impl Place<'_> {
+    fn has(self, package: &str) -> bool {
+        self.packages.iter().any(|one| one.name == package)
+    }
 }
 
 /// Finds the Python of a study, asks it what it has unless it was asked, and notes that for the study's workers.
@@ -43,13 +56,12 @@ pub(super) fn begin(study: &Study, backend: &TrlBackend, workers: &mut WorkerArg
         Some(stack) => stack,
         None => Interpreter::find(backend.python.as_deref())?.probe()?,
     };
-    let (has_bitsandbytes, has_deepspeed) = (stack.has(BITSANDBYTES), stack.has(DEEPSPEED));
+    let packages = stack.packages.clone();
     workers.stack = Some(stack);
     let slots = workers.slots(study)?;
     let place = Place {
         on_cpu: slots.iter().any(|slot| slot.device.as_deref() == Some("cpu")),
-        has_bitsandbytes,
-        has_deepspeed,
+        packages: &packages,
     };
     Ok(check_values(study, place)?)
 }
@@ -76,7 +88,7 @@ pub(super) fn input(stack: &Stack) -> InputRecord {
 }
 
 /// Refuses values that TRL would train otherwise than they say, alone and beside what the file fixes.
-fn check_values(study: &Study, place: Place) -> Result<(), SpaceError> {
+fn check_values(study: &Study, place: Place<'_>) -> Result<(), SpaceError> {
     let most_devices = ParamValue::Int(most_devices(study) as i64);
     let refusals = |params: &Params| {
         let recipe = recipe_for(study, params).or_else(|_| {
@@ -139,8 +151,15 @@ fn check_values(study: &Study, place: Place) -> Result<(), SpaceError> {
     Ok(())
 }
 
+/// Reason why a recipe is not trained in TRL as it is written, on the processor or with the packages that there are; `None` where it is.
+pub(in crate::cli) fn refusal_of(recipe: &Recipe, on_cpu: bool, packages: &[Package]) -> Option<String> {
+    let refusals = refusals_of(recipe, Place { on_cpu, packages });
+    let first = refusals.into_iter().next();
+    first.map(|refusal| format!("key `{}`: {}", refusal.field, refusal.message))
+}
+
 /// Settings of a recipe that a trial in TRL would not train as they are written.
-pub(in crate::cli) fn refusals_of(recipe: &Recipe, place: Place) -> Vec<Refusal> {
+pub(in crate::cli) fn refusals_of(recipe: &Recipe, place: Place<'_>) -> Vec<Refusal> {
     let in_file = refused(Tool::Trl, recipe, None).into_iter().map(|warning| Refusal {
         field: warning.field,
         message: format!(
@@ -154,11 +173,21 @@ pub(in crate::cli) fn refusals_of(recipe: &Recipe, place: Place) -> Vec<Refusal>
         field,
         message: format!("{reason}; write another value, search on a GPU, or search with the native backend"),
     });
-    let absent = packages_of(recipe, place).into_iter().map(|(field, package)| Refusal {
-        field,
+    let needed = needs_of_packages(recipe, place).into_iter();
+    let absent = needed
+        .filter(|(_, package)| !place.has(package))
+        .map(|(field, package)| Refusal {
+            field,
+            message: format!(
+                "trials in TRL take this from {package}, which the Python lacks; install it there with `pip install {package}`, or write \
+                 another value"
+            ),
+        });
+    let attention = recipe.torch.attn_implementation;
+    let in_fp32 = (attention.row().package.is_some() && recipe.precision == Precision::Fp32).then(|| Refusal {
+        field: "torch.attn_implementation",
         message: format!(
-            "trials in TRL take this from {package}, which the Python lacks; install it there with `pip install {package}`, or write \
-             another value"
+            "`{attention}` computes in 16 bits, and the recipe in fp32; write another value, or another `precision`"
         ),
     });
     let paged = recipe.optimizer.kind.is_paged().then(|| Refusal {
@@ -167,25 +196,33 @@ pub(in crate::cli) fn refusals_of(recipe: &Recipe, place: Place) -> Vec<Refusal>
                   back; write another optimizer, or search with the native backend"
             .to_owned(),
     });
+    let on_device = on_device.chain(in_fp32);
     in_file.chain(paged).chain(on_device).chain(absent).collect()
 }
 
-/// Fields of a recipe whose values PyTorch's stack takes from packages that are not there, with these.
-fn packages_of(recipe: &Recipe, place: Place) -> Vec<(&'static str, &'static str)> {
-    let quantized = recipe.precision.is_quantized();
-    let of_bitsandbytes = is_of_bitsandbytes(recipe.optimizer.kind);
-    let on_host = !recipe.optimizer.offload.is_none();
-    let all = [
-        (quantized && !place.has_bitsandbytes, "precision", BITSANDBYTES),
-        (
-            of_bitsandbytes && !place.has_bitsandbytes,
-            "optimizer.kind",
-            BITSANDBYTES,
-        ),
-        (on_host && !place.has_deepspeed, "optimizer.offload", DEEPSPEED),
+/// Fields of a recipe whose values PyTorch's stack takes from a package that it can do without, with the package.
+fn needs_of_packages(recipe: &Recipe, place: Place<'_>) -> Vec<(&'static str, &'static str)> {
+    let (kind, attention) = (recipe.optimizer.kind, recipe.torch.attn_implementation);
+    // Packed documents keep apart in flash attention alone, which the file names where the recipe names none.
+    let of_packing = AttentionImplementation::Flash2.row().package;
+    let packs = recipe.batch.packing && attention.is_auto();
+    let attends = [
+        (attention.row().package, "torch.attn_implementation"),
+        (of_packing.filter(|_| packs), "batch.packing"),
     ];
-    let absent = all.into_iter().filter(|(is_absent, ..)| *is_absent);
-    absent.map(|(_, field, package)| (field, package)).collect()
+    let attends = attends.into_iter().filter(|_| !place.has(KERNELS));
+    let all = [
+        (recipe.precision.is_quantized(), "precision", BITSANDBYTES),
+        (is_of_bitsandbytes(kind), "optimizer.kind", BITSANDBYTES),
+        (is_of_schedulefree(kind), "optimizer.kind", "schedulefree"),
+        (recipe.torch.use_liger_kernel, "torch.use_liger_kernel", "liger-kernel"),
+        (!recipe.optimizer.offload.is_none(), "optimizer.offload", DEEPSPEED),
+    ];
+    let needed = all.into_iter().filter(|(is_asked, ..)| *is_asked);
+    needed
+        .map(|(_, field, package)| (field, package))
+        .chain(attends.filter_map(|(package, field)| Some((field, package?))))
+        .collect()
 }
 
 /// Fields of a recipe whose values PyTorch's stack trains on a GPU alone, with the reasons.
@@ -226,6 +263,16 @@ fn needs_of_gpu(recipe: &Recipe) -> Vec<(&'static str, &'static str)> {
             "optimizer.offload",
             "trials in TRL update on the host through DeepSpeed, beside a GPU only",
         ),
+        (
+            !recipe.torch.attn_implementation.row().on_cpu,
+            "torch.attn_implementation",
+            "trials in TRL train with this attention on a GPU only",
+        ),
+        (
+            recipe.torch.use_liger_kernel,
+            "torch.use_liger_kernel",
+            "trials in TRL have liger's kernels from Triton, on a GPU only",
+        ),
     ];
     let needed = all.into_iter().filter(|(is_asked, ..)| *is_asked);
     needed.map(|(_, field, reason)| (field, reason)).collect()
@@ -238,19 +285,21 @@ mod tests {
     use super::*;
     use crate::space::{ReadOptions, StudyFile};
 
-    /// Message about a study of these lines; none where all of it can be trained.
-    fn refusal(lines: &str, on_cpu: bool) -> Option<String> {
-        refusal_at(
-            lines,
-            Place {
-                on_cpu,
-                has_bitsandbytes: true,
-                has_deepspeed: true,
-            },
-        )
+    fn packages(names: &[&str]) -> Vec<Package> {
+        let package = |name: &&str| Package {
+            name: (*name).to_owned(),
+            version: "1".to_owned(),
+        };
+        names.iter().map(package).collect()
     }
 
-    fn refusal_at(lines: &str, place: Place) -> Option<String> {
+    /// Message about a study of these lines; none where all of it can be trained. Whatever values need is installed.
+    fn refusal(lines: &str, on_cpu: bool) -> Option<String> {
+        let packages = &packages(&[BITSANDBYTES, DEEPSPEED, "flash-attn", "liger-kernel", "schedulefree"]);
+        refusal_at(lines, Place { on_cpu, packages })
+    }
+
+    fn refusal_at(lines: &str, place: Place<'_>) -> Option<String> {
         let text = format!("model: m\ndata: {{train: [a.jsonl]}}\nbackend: trl\nobjectives: [throughput]\n{lines}\n");
         let options = ReadOptions { check_files: false };
         let study = StudyFile::parse(Path::new("space.yaml"), &text, options).unwrap();
@@ -294,6 +343,9 @@ mod tests {
             "space: {devices: [2, 4], sharding: [none, full]}",
             "space: {devices: [1, 2], sharding: {choices: [none, full], when: {devices: 2}}}",
             "space: {rank: [4, 8], optimizer_offload: [none, host]}",
+            "space: {rank: [4, 8], attn_implementation: [sdpa, flash_attention_2]}",
+            "space: {attn_implementation: [eager, flex_attention]}",
+            "space: {use_liger_kernel: [false, true]}",
         ] {
             assert_eq!(refusal(lines, false), None, "{lines}");
             let told = refusal(lines, true).unwrap();
@@ -302,25 +354,55 @@ mod tests {
     }
 
     #[test]
-    fn what_other_packages_have_is_refused_where_they_are_not_installed() {
-        let place = Place {
-            on_cpu: false,
-            has_bitsandbytes: false,
-            has_deepspeed: false,
-        };
+    fn what_a_package_has_is_refused_where_it_is_not_installed() {
+        fn at(packages: &[Package]) -> Place<'_> {
+            let on_cpu = false;
+            Place { on_cpu, packages }
+        }
+        let (none, kernels) = (&packages(&[]), &packages(&[KERNELS]));
         for (lines, package) in [
-            ("space: {rank: [4, 8], precision: nf4}", BITSANDBYTES),
-            ("space: {rank: [4, 8], optimizer: [adamw, lion]}", BITSANDBYTES),
-            ("space: {rank: [4, 8], optimizer_offload: host}", DEEPSPEED),
+            ("space: {rank: [4, 8], precision: nf4}", "bitsandbytes"),
+            ("space: {rank: [4, 8], optimizer: [adamw, lion]}", "bitsandbytes"),
+            ("space: {rank: [4, 8], optimizer_offload: host}", "deepspeed"),
+            (
+                "space: {rank: [4, 8], optimizer: [adamw, adamw_schedulefree]}",
+                "schedulefree",
+            ),
+            ("space: {rank: [4, 8], use_liger_kernel: true}", "liger-kernel"),
+            ("space: {rank: [4, 8], packing: true}", "flash-attn"),
+            (
+                "space: {attn_implementation: [sdpa, flash_attention_3]}",
+                "flash-attn-3",
+            ),
         ] {
-            let told = refusal_at(lines, place).unwrap();
+            let told = refusal_at(lines, at(none)).unwrap();
             assert!(
                 told.contains(&format!("pip install {package}`")) && told.contains("key `space."),
                 "{lines}: {told}"
             );
+            let is_of_hub = package.starts_with("flash");
+            assert_eq!(refusal_at(lines, at(kernels)).is_none(), is_of_hub, "{lines}");
         }
-        let sound = "space: {rank: [4, 8], optimizer: [adamw, sgd], devices: 2, sharding: full}";
-        assert_eq!(refusal_at(sound, place), None);
+        for lines in [
+            "space: {rank: [4, 8], optimizer: [adamw, sgd], devices: 2, sharding: full}",
+            "space: {torch_compile: [false, true], attn_implementation: [eager, sdpa], dataloader_num_workers: [0, 2]}",
+        ] {
+            assert_eq!(refusal_at(lines, at(none)), None, "{lines}");
+        }
+    }
+
+    #[test]
+    fn attention_that_does_not_go_with_the_rest_is_refused() {
+        let in_fp32 = refusal(
+            "space: {rank: [4, 8], precision: fp32, attn_implementation: flash_attention_2}",
+            false,
+        );
+        assert!(in_fp32.unwrap().contains("16 bits"));
+        let packed = refusal(
+            "space: {rank: [4, 8], packing: true, attn_implementation: eager}",
+            false,
+        );
+        assert!(packed.unwrap().contains("packed documents attend to each other"));
     }
 
     #[test]

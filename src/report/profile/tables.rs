@@ -6,7 +6,8 @@ use super::gpu::{gpu_line, kernels};
 use super::{MOST_OPS, percent, table, time};
 use crate::report::{Align, TextTable, bytes, metric_value};
 use peft_tune_engine::profile::{
-    DataWaits, EvaluationCost, ModuleTime, Profile, Reference, Setting, SpanTiming, SpannedSteps, StepFacts,
+    AdapterCost, DataWaits, EvaluationCost, ModuleTime, OpTime, Profile, Reference, Setting, SpanTiming, SpannedSteps,
+    StepFacts,
 };
 
 /// Options of a profile's text.
@@ -23,13 +24,13 @@ pub struct ProfileText<'a> {
 pub fn profile_text(profile: &Profile, shown: &ProfileText<'_>) -> String {
     let mut text = heading(profile, shown.reference);
     let tables = [
-        phases(profile),
-        modules(profile, shown.all),
-        ops(profile, shown.all),
-        memory(profile),
+        Some(phases(profile)),
+        (!profile.modules.is_empty()).then(|| modules(profile, shown.all)),
+        Some(ops(profile, shown.all)),
+        Some(memory(profile)),
+        profile.gpu.as_ref().map(|gpu| kernels(gpu, shown.all)),
     ];
-    let gpu = profile.gpu.as_ref().map(|gpu| kernels(gpu, shown.all));
-    for table in tables.into_iter().chain(gpu) {
+    for table in tables.into_iter().flatten() {
         text.push('\n');
         text.push_str(&table.to_text(shown.width));
         text.push('\n');
@@ -60,7 +61,7 @@ fn heading(profile: &Profile, reference: Option<&Reference>) -> String {
         ("steps", Some(steps_line(steps))),
         ("throughput", Some(throughput_line(steps))),
         ("arithmetic", Some(arithmetic_line(profile))),
-        ("adapters", Some(adapter_line(profile))),
+        ("adapters", profile.adapter.as_ref().map(adapter_line)),
         ("data", profile.data.waits.as_ref().map(data_line)),
         ("spans", steps.spanned.as_ref().map(spanned_line)),
         ("gpu", profile.gpu.as_ref().map(gpu_line)),
@@ -103,8 +104,10 @@ fn setting_line(setting: &Setting) -> String {
 
 fn hardware_line(setting: &Setting) -> String {
     let kernels = kernels_text(setting);
+    let stack = setting.stack.as_ref();
+    let stack = stack.map_or_else(String::new, |stack| format!(", in TRL ({stack})"));
     format!(
-        "{}, {} threads of {} cores{kernels}",
+        "{}, {} threads of {} cores{kernels}{stack}",
         setting.device, setting.threads, setting.cores
     )
 }
@@ -129,13 +132,13 @@ fn throughput_line(steps: &StepFacts) -> String {
     )
 }
 
-fn adapter_line(profile: &Profile) -> String {
+fn adapter_line(adapter: &AdapterCost) -> String {
     format!(
         "{} of the step for {} of its FLOPs ({}, of which {} in ops of their own)",
-        percent(profile.adapter.share),
-        percent(profile.adapter.flops_share),
-        time(profile.adapter.seconds),
-        time(profile.adapter.alone_seconds)
+        percent(adapter.share),
+        percent(adapter.flops_share),
+        time(adapter.seconds),
+        time(adapter.alone_seconds)
     )
 }
 
@@ -153,12 +156,13 @@ fn data_line(waits: &DataWaits) -> String {
 }
 
 fn spanned_line(spanned: &SpannedSteps) -> String {
-    let how = match spanned.timed_by {
-        SpanTiming::Waits => "in which each op waited for the GPU",
-        SpanTiming::Events => "timed by events in the GPU's own queue",
+    let (what, how) = match spanned.timed_by {
+        SpanTiming::Waits => ("phases, modules and ops", "in which each op waited for the GPU"),
+        SpanTiming::Events => ("phases, modules and ops", "timed by events in the GPU's own queue"),
+        SpanTiming::Profiler => ("ops and memory", "under torch.profiler"),
     };
     format!(
-        "phases, modules and ops are of {} other steps, {how}: they took {:.2} times as long",
+        "{what} are of {} other steps, {how}: they took {:.2} times as long",
         spanned.steps, spanned.slowdown
     )
 }
@@ -366,7 +370,7 @@ fn ops(profile: &Profile, all: bool) -> TextTable {
             time(op.seconds),
             percent(op.share),
             rate(op.flops, op.seconds),
-            format!("{:.1}", op.gb_per_s()),
+            bandwidth(op),
         ];
         if known {
             row.push(op.roofline_share.map_or_else(|| "-".to_owned(), percent));
@@ -382,6 +386,14 @@ fn ops(profile: &Profile, all: bool) -> TextTable {
         table.push([name, blank(), blank(), blank(), blank(), time(seconds), percent(share)]);
     }
     table
+}
+
+/// Bytes a second of an op; a dash where its bytes are not known.
+fn bandwidth(op: &OpTime) -> String {
+    match op.bytes > 0.0 {
+        true => format!("{:.1}", op.gb_per_s()),
+        false => "-".to_owned(),
+    }
 }
 
 fn rate(flops: f64, seconds: f64) -> String {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::Context;
 use super::objective::RECIPE_METRICS;
+use super::parameter::Parameters;
 use crate::space::SpaceError;
 use crate::space::file::{BackendEntry, BackendKeys, StudyFile};
 use crate::space::study::{Backend, CommandBackend, TrlBackend};
@@ -12,6 +13,9 @@ use crate::space::yaml::Span;
 use peft_tune_core::objective::{
     EXACT_MATCH, LOSS, PEAK_MEMORY, REWARD_ACCURACY, REWARD_MARGIN, THROUGHPUT, TOKEN_ACCURACY,
 };
+use peft_tune_core::recipe::settings::settings;
+use peft_tune_core::space::Distribution;
+use peft_tune_core::study::{ParamValue, Params};
 
 /// Keys that mean nothing to a command backend.
 const NATIVE_KEYS: &[&[&str]] = &[
@@ -194,6 +198,38 @@ impl Context<'_> {
         }
         Ok(())
     }
+
+    /// Refuses values of settings that choose among what PyTorch's stack has.
+    pub(super) fn refuse_values_of_torch(&self, parameters: &Parameters, baseline: &Params) -> Result<(), SpaceError> {
+        for row in settings().filter(|row| row.is_of_torch()) {
+            let Some(off) = row.legal.off() else { continue };
+            if let Some(keys) = other_than(&off, row.name, parameters, baseline) {
+                return Err(SpaceError::Rejected {
+                    at: self.document.value(&keys),
+                    message: format!(
+                        "the built-in engine has no `{}`, which chooses among kernels and loaders of PyTorch; remove it, or search with \
+                         `backend: trl`",
+                        row.name
+                    ),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Place in the file where a setting may have another value than this one.
+fn other_than<'n>(
+    only: &ParamValue,
+    name: &'n str,
+    parameters: &Parameters,
+    baseline: &Params,
+) -> Option<[&'n str; 2]> {
+    if may_be_other_than(only, name, parameters) {
+        return Some(["space", name]);
+    }
+    let is_other = baseline.get(name).is_some_and(|value| value != only);
+    is_other.then_some(["baseline", name])
 }
 
 /// Refuses a metric that the native engine alone measures.
@@ -209,4 +245,18 @@ fn refuse_metric_for_trl(metric: &str, at: impl FnOnce() -> Box<Span>) -> Result
             TRL_METRICS.join(", ")
         ),
     })
+}
+
+/// Whether trials may have another value of a setting than this one.
+fn may_be_other_than(only: &ParamValue, name: &str, parameters: &Parameters) -> bool {
+    if let Some(fixed) = parameters.fixed.get(name) {
+        return fixed != only;
+    }
+    let mut sampled = parameters.space.parameters.iter();
+    match sampled.find(|one| one.name == name).map(|one| &one.distribution) {
+        Some(Distribution::Categorical { choices }) => choices.iter().any(|value| value != only),
+        // A range has two values at least.
+        Some(Distribution::Int { .. } | Distribution::Float { .. }) => true,
+        None => false,
+    }
 }

@@ -69,6 +69,10 @@ fn study_of(document: Document, options: ReadOptions, asked: Option<Backend>) ->
     let target = context.target(&file)?;
     let mut parameters = context.parameters(&file.space, trains)?;
     let baseline = context.baseline(&file.baseline, &parameters, trains)?;
+    // An engine that is chosen later is read again for it.
+    if matches!(backend, Backend::Native) && !engine_is_open {
+        context.refuse_values_of_torch(&parameters, &baseline)?;
+    }
     let trainer = match trains {
         true => context.trainer(&parameters, &baseline)?,
         false => TrainerKind::default(),

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::keys::{LIGER, LIGER_KERNELS};
 use crate::tools::Tool;
 use crate::tools::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, on_hub};
 use crate::tools::export::hf_trainer::TrainerWords;
@@ -70,13 +71,15 @@ fn model(draft: &mut Draft<'_>, recipe: &Recipe) {
     let mut words = draft.precision_words();
     words.retain(|(key, _)| *key != "adapter" || recipe.adapter.is_some());
     draft.keys(words);
-    // The only kinds of attention that keep packed documents apart are those of flash-attn.
-    let attention = if recipe.batch.packing {
-        "flash_attention_2"
-    } else {
-        "sdpa"
-    };
-    draft.key("attn_implementation", attention);
+    let words = draft.attention_words();
+    draft.keys(words);
+    let words = draft.chosen_words();
+    draft.keys(words);
+    if recipe.torch.use_liger_kernel {
+        draft.said(&["torch.use_liger_kernel"]);
+        draft.key("plugins", vec![LIGER]);
+        LIGER_KERNELS.iter().for_each(|key| draft.key(key, true));
+    }
     if recipe.batch.packing {
         draft.warn("batch.packing", "needs the flash-attn package");
     }

@@ -4,7 +4,9 @@ use serde_json::json;
 
 use crate::tools::keys::{ToolKeys, Word, words};
 use crate::tools::transformers;
-use peft_tune_core::recipe::{AdapterInit, Checkpointing, OptimizerKind, Precision, TargetPreset};
+use peft_tune_core::recipe::{
+    AdapterInit, AttentionImplementation, Checkpointing, OptimizerKind, Precision, TargetPreset,
+};
 
 pub(super) const KEYS: ToolKeys = ToolKeys {
     settings: &[
@@ -21,6 +23,9 @@ pub(super) const KEYS: ToolKeys = ToolKeys {
         ("micro_batch", "micro_batch_size"),
         ("gradient_accumulation", "gradient_accumulation_steps"),
         ("prefetch_depth", "dataloader_prefetch_factor"),
+        ("attn_implementation", "attn_implementation"),
+        ("torch_compile", "torch_compile"),
+        ("dataloader_num_workers", "dataloader_num_workers"),
         ("gradient_checkpointing", "gradient_checkpointing"),
         ("optimizer", "optimizer"),
         ("learning_rate", "learning_rate"),
@@ -47,11 +52,18 @@ pub(super) const KEYS: ToolKeys = ToolKeys {
         AdapterInit::Gaussian => words!("peft_init_lora_weights": "gaussian"),
         AdapterInit::Pissa => words!("peft_init_lora_weights": "pissa"),
     },
+    attention: |kind| transformers::attention("attn_implementation", kind),
+    usual_attention: AttentionImplementation::Sdpa,
     preset: |preset| match preset {
         TargetPreset::AllLinear => words!("lora_target_linear": true),
         TargetPreset::Attention | TargetPreset::Mlp => None,
     },
 };
+
+/// The plugin with liger's kernels.
+pub(super) const LIGER: &str = "axolotl.integrations.liger.LigerPlugin";
+/// Keys of the plugin's kernels that transformers' trainer takes too.
+pub(super) const LIGER_KERNELS: [&str; 3] = ["liger_rope", "liger_rms_norm", "liger_glu_activation"];
 
 fn precision(precision: Precision) -> Option<Vec<Word>> {
     let lora = |is_int8, bf16, fp16| {

@@ -1,5 +1,6 @@
 //! What axolotl holds, read from axolotl 0.19.
 
+use super::keys::{LIGER, LIGER_KERNELS};
 use crate::tools::import::{Reader, StackFileError, choices};
 use peft_tune_core::predict::stack::{AttentionForm, HostUpdates, LossForm, Raised, StackBehaviour};
 
@@ -30,6 +31,13 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         reader.choices.loss = Some(LossForm::FusedLinear);
     }
     reader.choices.fused = plugins.contains("liger");
+    let mut kernels = LIGER_KERNELS.into_iter();
+    // All are looked at, so that none is told as one that nobody reads.
+    let has_all = kernels.try_fold(true, |all, key| is_on(key).map(|this| all && this))?;
+    if plugins.contains(LIGER) && has_all {
+        reader.recipe.torch.use_liger_kernel = true;
+        reader.said("use_liger_kernel");
+    }
     reader.choices.fused_lora = is_on("lora_qkv_kernel")? && is_on("lora_mlp_kernel")?;
     Ok(())
 }

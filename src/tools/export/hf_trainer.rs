@@ -104,23 +104,38 @@ impl Draft<'_> {
         }
     }
 
-    /// Threads and depth of what reads rows, where the recipe says other than usual. A worker of the loader keeps so many
+    /// Threads, processes and depth of what reads rows, where the recipe says other than usual. A process of the loader keeps so many
     /// micro-batches ready.
     pub(in crate::tools) fn reading_words(&mut self, tokenizing_workers: &'static str) -> Vec<Word> {
         let recipe = self.recipe();
-        self.said(&["data.tokenizing_workers", "batch.prefetch_depth"]);
+        self.said(&[
+            "data.tokenizing_workers",
+            "batch.prefetch_depth",
+            "torch.dataloader_num_workers",
+        ]);
         let workers = recipe.data.tokenizing_workers;
         let mut all: Vec<Word> = workers
             .map(|count| (tokenizing_workers, json!(count)))
             .into_iter()
             .collect();
-        match recipe.batch.prefetch_depth {
-            BatchSettings::USUAL_PREFETCH_DEPTH => {}
-            0 => all.push(("dataloader_num_workers", json!(0))),
-            depth => {
+        let readers = recipe.torch.dataloader_num_workers;
+        match (readers, recipe.batch.prefetch_depth) {
+            (0, BatchSettings::USUAL_PREFETCH_DEPTH) => {}
+            (readers, BatchSettings::USUAL_PREFETCH_DEPTH) => all.push(("dataloader_num_workers", json!(readers))),
+            (readers, 0) => {
+                all.push(("dataloader_num_workers", json!(readers)));
+                if readers > 0 {
+                    self.warn(
+                        "batch.prefetch_depth",
+                        "processes that read rows are ahead of the step; write `dataloader_num_workers: 0`, or another depth",
+                    );
+                }
+            }
+            (readers, depth) => {
                 let micro_batches = depth.saturating_mul(recipe.batch.gradient_accumulation);
-                all.push(("dataloader_num_workers", json!(1)));
-                all.push(("dataloader_prefetch_factor", json!(micro_batches)));
+                let readers = readers.max(1);
+                all.push(("dataloader_num_workers", json!(readers)));
+                all.push(("dataloader_prefetch_factor", json!(micro_batches.div_ceil(readers))));
             }
         }
         all

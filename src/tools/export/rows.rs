@@ -55,6 +55,37 @@ impl Draft<'_> {
             })
     }
 
+    /// The words for the attention that the recipe names, or leaves open.
+    pub(in crate::tools) fn attention_words(&mut self) -> Vec<Word> {
+        const FIELD: &str = "torch.attn_implementation";
+        self.said(&[FIELD]);
+        let recipe = self.recipe();
+        let asked = recipe.torch.attn_implementation;
+        // Rows of preferences are packed nowhere.
+        let packs = recipe.batch.packing && recipe.trainer.is_sft();
+        let open = self.tool().keys().attention_where_open(packs);
+        let title = self.title();
+        if packs && !asked.keeps_documents_apart() {
+            let message = format!("packed documents attend to each other in `{asked}`; write auto or {open}");
+            self.warn(FIELD, message);
+        }
+        let chosen = if asked.is_auto() { open } else { asked };
+        self.words(|keys| (keys.attention)(chosen)).unwrap_or_else(|| {
+            self.warn(FIELD, format!("{title} has no word for `{asked}`; {open} is written"));
+            self.words(|keys| (keys.attention)(open)).unwrap_or_default()
+        })
+    }
+
+    /// The words for the other kernels and compilers of PyTorch's stack, as far as the recipe chooses any.
+    pub(in crate::tools) fn chosen_words(&mut self) -> Vec<Word> {
+        let recipe = self.recipe();
+        let chosen = ["torch_compile", "use_liger_kernel"].into_iter().filter(|name| {
+            let row = setting(name);
+            row.is_some_and(|row| (row.get)(recipe) != row.legal.off())
+        });
+        chosen.filter_map(|name| self.word(name)).collect()
+    }
+
     /// The words for the start of an adapter; those for PEFT's where the tool has no other, which remains to be told.
     pub(in crate::tools) fn init_words(&mut self, init: AdapterInit) -> Vec<Word> {
         let said = self.words(|keys| (keys.init)(init));

@@ -1,7 +1,7 @@
 //! What files say of kernels and sharing, as far as several tools have the same words for it.
 
 use super::passed_over::is_off;
-use super::{Reader, StackFileError};
+use super::{Reader, StackFileError, tables};
 use peft_tune_core::predict::stack::{AttentionForm, OptimizerForm, Sharing, optimizer_form};
 use peft_tune_core::recipe::OptimizerKind;
 
@@ -17,6 +17,12 @@ pub(in crate::tools) fn of_trainer(reader: &mut Reader<'_>, attention: &str) -> 
         Some("sdpa") => Some(AttentionForm::Sdpa),
         _ => None,
     };
+    let open = reader.tool.keys().attention_where_open(reader.recipe.batch.packing);
+    // What an export writes for a recipe that leaves it open is no choice.
+    if let Some(kind) = tables::attention(reader.keys, reader.tool).filter(|kind| *kind != open) {
+        reader.recipe.torch.attn_implementation = kind;
+        reader.said("attn_implementation");
+    }
     sharing(reader);
     Ok(())
 }

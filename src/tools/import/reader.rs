@@ -13,7 +13,7 @@ use peft_tune_core::recipe::settings::{Legal, SettingRow, setting, settings};
 use peft_tune_core::recipe::{Checkpointing, DataSettings, HeldOut, ParamValue, Recipe, ScheduleKind};
 
 /// Settings whose keys mean more than their value says; each has a reader of its own.
-const OWN_READERS: [&str; 11] = [
+const OWN_READERS: [&str; 13] = [
     "method",
     "precision",
     "target_modules",
@@ -25,6 +25,8 @@ const OWN_READERS: [&str; 11] = [
     "gradient_checkpointing",
     "group_by_length",
     "prefetch_depth",
+    "attn_implementation",
+    "dataloader_num_workers",
 ];
 
 /// Note on keys that share a model out.

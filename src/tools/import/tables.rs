@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::Keys;
 use crate::tools::{Tool, Word};
-use peft_tune_core::recipe::{AdapterInit, ScheduleKind};
+use peft_tune_core::recipe::{AdapterInit, AttentionImplementation, ScheduleKind};
 
 /// The one of some rows whose words the file has: no key says otherwise, most say the same, and the fewest are missing.
 pub(in crate::tools) fn row_of<T>(
@@ -51,6 +51,12 @@ fn is_same(found: &Value, wanted: &Value) -> bool {
 /// How adapters start.
 pub(in crate::tools) fn init(keys: &Keys<'_>, tool: Tool) -> Option<AdapterInit> {
     row_of(keys, AdapterInit::ALL.map(|init| (init, (tool.keys().init)(init))))
+}
+
+/// How attention is computed.
+pub(in crate::tools) fn attention(keys: &Keys<'_>, tool: Tool) -> Option<AttentionImplementation> {
+    let rows = AttentionImplementation::ALL.map(|kind| (kind, (tool.keys().attention)(kind)));
+    row_of(keys, rows)
 }
 
 /// The schedule, by the words for it with a warm-up or without.

@@ -50,10 +50,7 @@ pub(in crate::tools) fn read(reader: &mut Reader<'_>, names: &TrainerKeys) -> Re
     reading(reader)
 }
 
-/// Micro-batches that a worker of PyTorch's loader keeps ready where nobody says how many.
-const PREFETCH_FACTOR: u64 = 2;
-
-/// What reads rows: threads that tokenise, and how far the loader is ahead.
+/// What reads rows: threads that tokenise, processes of the loader, and how far it is ahead.
 fn reading(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
     for key in ["dataset_num_proc", "dataset_processes", "preprocessing_num_workers"] {
@@ -70,16 +67,27 @@ fn reading(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         .number("dataloader_num_workers")?
         .filter(|workers| *workers >= 0.0 && workers.fract() == 0.0);
     let workers =
-        workers.ok_or_else(|| keys.wrong("dataloader_num_workers", found, "write a whole number, 0 or more"))?;
-    let ready = (workers as u64).saturating_mul(factor.unwrap_or(PREFETCH_FACTOR));
-    let depth = ready.div_ceil(reader.recipe.batch.gradient_accumulation.max(1) as u64);
-    let value = ParamValue::Int(i64::try_from(depth).unwrap_or(i64::MAX));
-    let row = setting("prefetch_depth").filter(|row| row.legal.allows(&value));
-    if row.is_none_or(|row| (row.set)(&mut reader.recipe, &value).is_err()) {
-        return Err(keys.wrong("dataloader_num_workers", found, "write a number that is smaller"));
+        workers.ok_or_else(|| keys.wrong("dataloader_num_workers", found, "write a whole number, 0 or more"))? as u64;
+    let accumulation = reader.recipe.batch.gradient_accumulation.max(1) as u64;
+    let depth = factor.map(|factor| workers.saturating_mul(factor).div_ceil(accumulation));
+    let mut set = |name: &'static str, value: u64| {
+        let value = ParamValue::Int(i64::try_from(value).unwrap_or(i64::MAX));
+        let row = setting(name).filter(|row| row.legal.allows(&value));
+        if row.is_none_or(|row| (row.set)(&mut reader.recipe, &value).is_err()) {
+            return Err(keys.wrong("dataloader_num_workers", found, "write a number that is smaller"));
+        }
+        reader.said(name);
+        Ok(())
+    };
+    match (workers, depth) {
+        (0, _) => set("prefetch_depth", 0),
+        // So a depth is exported.
+        (1, Some(depth)) => set("prefetch_depth", depth),
+        (workers, depth) => {
+            set("dataloader_num_workers", workers)?;
+            depth.map_or(Ok(()), |depth| set("prefetch_depth", depth))
+        }
     }
-    reader.said("prefetch_depth");
-    Ok(())
 }
 
 fn optimizer(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), StackFileError> {

@@ -96,7 +96,10 @@ fn model(draft: &mut Draft<'_>, recipe: &Recipe) {
             ),
         );
     }
-    draft.key("flash_attn", if recipe.batch.packing { "fa2" } else { "sdpa" });
+    let words = draft.attention_words();
+    draft.keys(words);
+    let words = draft.chosen_words();
+    draft.keys(words);
     if recipe.batch.packing {
         draft.warn("batch.packing", "needs the flash-attn package");
     }

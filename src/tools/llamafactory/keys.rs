@@ -2,7 +2,9 @@
 
 use crate::tools::keys::{ToolKeys, Word, words};
 use crate::tools::transformers;
-use peft_tune_core::recipe::{AdapterInit, Checkpointing, OptimizerKind, Precision, TargetPreset};
+use peft_tune_core::recipe::{
+    AdapterInit, AttentionImplementation, Checkpointing, OptimizerKind, Precision, TargetPreset,
+};
 
 pub(super) const KEYS: ToolKeys = ToolKeys {
     settings: &[
@@ -19,6 +21,10 @@ pub(super) const KEYS: ToolKeys = ToolKeys {
         ("micro_batch", "per_device_train_batch_size"),
         ("gradient_accumulation", "gradient_accumulation_steps"),
         ("prefetch_depth", "dataloader_prefetch_factor"),
+        ("attn_implementation", "flash_attn"),
+        ("torch_compile", "torch_compile"),
+        ("use_liger_kernel", "enable_liger_kernel"),
+        ("dataloader_num_workers", "dataloader_num_workers"),
         ("gradient_checkpointing", "disable_gradient_checkpointing"),
         ("optimizer", "optim"),
         ("learning_rate", "learning_rate"),
@@ -46,6 +52,15 @@ pub(super) const KEYS: ToolKeys = ToolKeys {
         // The exact decomposition, and no fast approximation.
         AdapterInit::Pissa => words!("pissa_init": true, "pissa_iter": -1),
     },
+    attention: |kind| match kind {
+        AttentionImplementation::Auto => words!("flash_attn": "auto"),
+        AttentionImplementation::Eager => words!("flash_attn": "disabled"),
+        AttentionImplementation::Sdpa => words!("flash_attn": "sdpa"),
+        AttentionImplementation::Flash2 => words!("flash_attn": "fa2"),
+        // Its `fa3` is for one family alone.
+        AttentionImplementation::Flash3 | AttentionImplementation::Flash4 | AttentionImplementation::Flex => None,
+    },
+    usual_attention: AttentionImplementation::Sdpa,
     preset: |preset| match preset {
         TargetPreset::AllLinear => words!("lora_target": "all"),
         TargetPreset::Attention | TargetPreset::Mlp => None,

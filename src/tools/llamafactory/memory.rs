@@ -1,7 +1,7 @@
 //! What LLaMA-Factory holds, read from LLaMA-Factory 0.9.5.
 
 use crate::tools::import::{Reader, StackFileError, choices};
-use peft_tune_core::predict::stack::{HostUpdates, LossForm, Raised, Recompute, StackBehaviour};
+use peft_tune_core::predict::stack::{HostUpdates, Raised, Recompute, StackBehaviour};
 
 pub(super) const BEHAVIOUR: StackBehaviour = StackBehaviour {
     name: super::NAME,
@@ -10,6 +10,7 @@ pub(super) const BEHAVIOUR: StackBehaviour = StackBehaviour {
     raises: Raised::Nothing,
     recompute: Recompute::Layers,
     foreach: false,
+    liger_has_loss: true,
     host_updates: HostUpdates::DeepSpeed,
     ..StackBehaviour::PLAIN
 };
@@ -20,10 +21,6 @@ pub(super) const BEHAVIOUR: StackBehaviour = StackBehaviour {
 /// A value that the tool would not take.
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     choices::of_trainer(reader, "flash_attn")?;
-    if reader.keys.flag("enable_liger_kernel")?.unwrap_or(false) {
-        reader.choices.fused = true;
-        reader.choices.loss = Some(LossForm::FusedLinear);
-    }
     if let Some(method) = reader
         .keys
         .text("quantization_method")?

@@ -178,7 +178,7 @@ fn arithmetic(draft: &mut Draft<'_>, recipe: &Recipe) -> Result<(), RenderError>
     let words = draft.checkpointing_words();
     draft.keys(words);
     draft.say_as("max_grad_norm", recipe.optimizer.max_grad_norm);
-    draft.key("compile", false);
+    draft.say("torch_compile");
     Ok(())
 }
 

@@ -23,6 +23,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     for (name, key) in [
         ("micro_batch", "batch_size"),
         ("gradient_accumulation", "gradient_accumulation_steps"),
+        ("torch_compile", "compile"),
     ] {
         reader.value(name, key, keys)?;
     }

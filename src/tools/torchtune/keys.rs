@@ -15,6 +15,7 @@ pub(super) const KEYS: ToolKeys = ToolKeys {
         ("packing", "packed"),
         ("micro_batch", "batch_size"),
         ("gradient_accumulation", "gradient_accumulation_steps"),
+        ("torch_compile", "compile"),
         ("gradient_checkpointing", "enable_activation_checkpointing"),
         ("optimizer", "optimizer"),
         ("learning_rate", "lr"),

@@ -37,8 +37,6 @@ pub(super) const BEHAVIOUR: StackBehaviour = StackBehaviour {
 /// # Errors
 /// A value that the tool would not take.
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
-    let keys = reader.keys;
-    reader.choices.compiled = keys.flag("compile")?.unwrap_or(false);
-    reader.choices.updates_in_backward = keys.flag("optimizer_in_bwd")?.unwrap_or(false);
+    reader.choices.updates_in_backward = reader.keys.flag("optimizer_in_bwd")?.unwrap_or(false);
     Ok(())
 }

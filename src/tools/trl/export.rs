@@ -93,9 +93,11 @@ fn model(draft: &mut Draft<'_>, recipe: &Recipe) {
     draft.key("model_name_or_path", recipe.model.as_str());
     let words = draft.precision_words();
     draft.keys(words);
+    let words = draft.attention_words();
+    draft.keys(words);
+    let words = draft.chosen_words();
+    draft.keys(words);
     if recipe.batch.packing && recipe.trainer.is_sft() {
-        // The only way in which TRL keeps packed documents from attending to each other.
-        draft.key("attn_implementation", "flash_attention_2");
         draft.warn(
             "batch.packing",
             "needs the flash-attn package, or documents attend to each other",

@@ -2,7 +2,7 @@
 
 use crate::tools::keys::{ToolKeys, Word, words};
 use crate::tools::transformers;
-use peft_tune_core::recipe::{AdapterInit, Checkpointing, Precision, TargetPreset};
+use peft_tune_core::recipe::{AdapterInit, AttentionImplementation, Checkpointing, Precision, TargetPreset};
 
 pub(super) const KEYS: ToolKeys = ToolKeys {
     settings: &[
@@ -20,6 +20,10 @@ pub(super) const KEYS: ToolKeys = ToolKeys {
         ("micro_batch", "per_device_train_batch_size"),
         ("gradient_accumulation", "gradient_accumulation_steps"),
         ("prefetch_depth", "dataloader_prefetch_factor"),
+        ("attn_implementation", "attn_implementation"),
+        ("torch_compile", "torch_compile"),
+        ("use_liger_kernel", "use_liger_kernel"),
+        ("dataloader_num_workers", "dataloader_num_workers"),
         ("gradient_checkpointing", "gradient_checkpointing"),
         ("optimizer", "optim"),
         ("learning_rate", "learning_rate"),
@@ -41,6 +45,8 @@ pub(super) const KEYS: ToolKeys = ToolKeys {
         AdapterInit::Kaiming => words!(),
         AdapterInit::Gaussian | AdapterInit::Pissa => None,
     },
+    attention: |kind| transformers::attention("attn_implementation", kind),
+    usual_attention: AttentionImplementation::Auto,
     preset: |preset| match preset {
         TargetPreset::AllLinear => words!("lora_target_modules": "all-linear"),
         TargetPreset::Attention | TargetPreset::Mlp => None,

@@ -23,7 +23,5 @@ pub(super) const BEHAVIOUR: StackBehaviour = StackBehaviour {
 /// # Errors
 /// A value that the tool would not take.
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
-    choices::of_trainer(reader, "attn_implementation")?;
-    reader.choices.fused = reader.keys.flag("use_liger_kernel")?.unwrap_or(false);
-    Ok(())
+    choices::of_trainer(reader, "attn_implementation")
 }

@@ -22,6 +22,7 @@ pub(super) const KEYS: ToolKeys = ToolKeys {
         ("micro_batch", "per_device_train_batch_size"),
         ("gradient_accumulation", "gradient_accumulation_steps"),
         ("prefetch_depth", "dataloader_prefetch_factor"),
+        ("dataloader_num_workers", "dataloader_num_workers"),
         ("gradient_checkpointing", "use_gradient_checkpointing"),
         ("optimizer", "optim"),
         ("learning_rate", "learning_rate"),

@@ -52,7 +52,7 @@ fn throughput_is_that_of_steps_without_spans() {
     let outer = apart.profile.phases.iter().filter(|phase| !phase.nested);
     assert!((outer.map(|phase| phase.share).sum::<f64>() - 1.0).abs() < 1e-9);
     // FLOPs of a token of the steps with spans, tokens a second of the free ones.
-    let per_token = arithmetic.model_flops / steps.tokens_per_step;
+    let per_token = arithmetic.model_flops.unwrap() / steps.tokens_per_step;
     let expected = per_token * steps.tokens_per_s / 1e12;
     assert!((arithmetic.mfu.unwrap() / expected - 1.0).abs() < 1e-9);
     assert_eq!(arithmetic.peak_from, Some(CeilingSource::DataSheet));
@@ -61,6 +61,6 @@ fn throughput_is_that_of_steps_without_spans() {
     assert_eq!(together.steps.spanned, None);
     assert_eq!(together.steps.span_step_s(), together.steps.step_s);
     // Rows differ in length, and each takes other steps.
-    let ratio = together.arithmetic.model_flops / together.steps.tokens_per_step / per_token;
+    let ratio = together.arithmetic.model_flops.unwrap() / together.steps.tokens_per_step / per_token;
     assert!((0.9..1.1).contains(&ratio), "{ratio}");
 }

@@ -7,4 +7,5 @@ mod kept;
 mod not_stored;
 mod spans;
 mod trace_format;
+mod trl;
 mod tuning;

@@ -84,6 +84,13 @@ class Parameter:
         self.requires_grad = requires_grad
         return self
 
+    @property
+    def shape(self):
+        return (self.numel(),)
+
+    def numel(self):
+        return self.size // 4
+
     def untyped_storage(self):
         return self
 

@@ -47,6 +47,8 @@ class SFTConfig(SimpleNamespace):
         "packing": False,
         "bf16": False,
         "fp16": False,
+        "torch_compile": False,
+        "use_liger_kernel": False,
         "pad_to_multiple_of": None,
         "eos_token": None,
         "pad_token": None,

@@ -73,7 +73,7 @@ class SFTTrainer:
         self.model = self.model_wrapped = model if peft_config is None else model.with_adapter(peft_config, args.seed)
         self.train_dataset = train_dataset
         self.data_collator = Collator()
-        self.optimizer = SimpleNamespace()
+        self.optimizer = SimpleNamespace(state={})
         self.accelerator = SimpleNamespace(free_memory=lambda: None)
         self.state = SimpleNamespace(global_step=0)
         self._callbacks = [PrinterCallback(), *callbacks]
@@ -146,10 +146,14 @@ class SFTTrainer:
         return loss
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        start, (rows, length) = time.perf_counter(), inputs["input_ids"].shape
         if self._replay is not None:
             targets = sum(token != -100 for row in inputs["labels"].rows for token in row[1:])
-            return self._replayed_step()["loss"] * targets / num_items_in_batch
-        return sum((-model(**inputs).log_probs).sum(dim=-1)) / num_items_in_batch * ranks()[1]
+            loss = self._replayed_step()["loss"] * targets / num_items_in_batch
+        else:
+            loss = sum((-model(**inputs).log_probs).sum(dim=-1)) / num_items_in_batch * ranks()[1]
+        profiler.note("aten::mm", start, [(rows * length, 480), (480, 960)], flops=2 * rows * length * 480 * 960)
+        return loss
 
     def compute_loss_context_manager(self):
         return contextlib.nullcontext()

@@ -4,7 +4,7 @@ use super::Segment;
 use crate::plan::PlanError;
 use crate::recipe::{
     ActivationQuantization, BadGroup, BadOptimizerOffload, BadPrecisionSchedule, BadSharding, QuantizationAware,
-    WeightSparsity,
+    TorchOnly, WeightSparsity,
 };
 
 /// A setting or a machine that no prediction can be made for.
@@ -18,6 +18,8 @@ pub enum PredictError {
     Sharding(#[from] BadSharding),
     #[error(transparent)]
     OptimizerOffload(#[from] BadOptimizerOffload),
+    #[error(transparent)]
+    TorchOnly(#[from] TorchOnly),
     #[error(transparent)]
     Group(#[from] BadGroup),
     #[error(

@@ -234,6 +234,7 @@ impl Predictor {
         setting.recipe.precision_schedule.check(setting.recipe.precision)?;
         setting.recipe.check_sharding()?;
         setting.recipe.check_optimizer_offload()?;
+        setting.recipe.check_built_in()?;
         Ok(())
     }
 

@@ -119,6 +119,8 @@ impl Recipe {
             optimizer: _,
             schedule: _,
             training,
+            // The engine that trains groups refuses it.
+            torch: _,
             // Those that share a base are trained here.
             trainer: _,
             beta: _,

@@ -11,7 +11,7 @@ use crate::parallel::CollectiveError;
 use crate::tokenizer::TokenizerError;
 use peft_tune_core::architecture::ArchitectureError;
 use peft_tune_core::plan::PlanError;
-use peft_tune_core::recipe::{BadGroup, BadOptimizerOffload, BadPrecisionSchedule, BadSharding};
+use peft_tune_core::recipe::{BadGroup, BadOptimizerOffload, BadPrecisionSchedule, BadSharding, TorchOnly};
 use peft_tune_kernels::device::DeviceError;
 
 /// A training that cannot start or continue.
@@ -58,6 +58,9 @@ pub enum TrainError {
 
     #[error(transparent)]
     OptimizerOffload(#[from] BadOptimizerOffload),
+
+    #[error(transparent)]
+    TorchOnly(#[from] TorchOnly),
 
     #[error(transparent)]
     Group(#[from] BadGroup),

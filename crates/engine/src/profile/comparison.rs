@@ -75,7 +75,7 @@ fn headlines(before: &Profile, after: &Profile) -> Vec<Difference> {
         of("peak_memory", |profile| Some(profile.memory.peak_bytes as f64)),
         of("mfu", |profile| profile.arithmetic.mfu),
         of("hfu", |profile| profile.arithmetic.hfu),
-        of("adapter_share", |profile| Some(profile.adapter.share)),
+        of("adapter_share", |profile| Some(profile.adapter?.share)),
         of("joules_per_token", Profile::joules_per_token),
     ];
     all.into_iter().flatten().collect()

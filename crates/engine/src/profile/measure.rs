@@ -182,7 +182,7 @@ pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<
         modules: totals.modules(),
         ops: totals.ops(inputs.ceiling.as_ref()),
         memory: session.watch.facts(held),
-        adapter: totals.adapter(),
+        adapter: Some(totals.adapter()),
         arithmetic: totals.arithmetic(inputs.ceiling.as_ref(), session.free_steps()),
         evaluation: evaluation.map(|evaluation| share_of_training(evaluation, &steps, inputs.recipe, &source)),
         steps,
@@ -620,6 +620,7 @@ fn setting_of(recipe: &Recipe, trainer: &Trainer, memory_limit_bytes: Option<u64
         attention: attention_kernels().map(|kernels| kernels.name().to_owned()),
         longer_sums: longer_sums(),
         memory_limit_bytes,
+        stack: None,
     }
 }
 

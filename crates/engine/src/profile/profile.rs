@@ -20,7 +20,9 @@ pub struct Profile {
     /// Ops, the longest first.
     pub ops: Vec<OpTime>,
     pub memory: MemoryFacts,
-    pub adapter: AdapterCost,
+    /// Cost of the adapters; `None` where what times the ops does not tell which are theirs.
+    #[serde(default)]
+    pub adapter: Option<AdapterCost>,
     pub arithmetic: Arithmetic,
     pub evaluation: Option<EvaluationCost>,
     pub samples: Vec<DeviceSample>,
@@ -67,6 +69,9 @@ pub struct Setting {
     pub longer_sums: bool,
     /// Device memory that may be used, in bytes.
     pub memory_limit_bytes: Option<u64>,
+    /// Packages that trained, with their versions; `None` for the built-in engine.
+    #[serde(default)]
+    pub stack: Option<String>,
 }
 
 /// The rows that a step is made of.
@@ -145,6 +150,8 @@ pub enum SpanTiming {
     Waits,
     /// Events in the GPU's own queue, while steps ran as they do where nobody records.
     Events,
+    /// PyTorch's profiler, which took ops alone: phases are of the steps that ran freely.
+    Profiler,
 }
 
 impl StepFacts {
@@ -153,9 +160,10 @@ impl StepFacts {
         self.spanned.map_or(self.step_s, |spanned| spanned.step_s)
     }
 
-    /// Time of a token in steps with spans over that in free ones; 1 where they are the same steps.
+    /// Time of a token in steps that phases are of over that in free ones; 1 where they are the same steps.
     fn slowdown(&self) -> f64 {
-        self.spanned.map_or(1.0, |spanned| spanned.slowdown)
+        let spanned = self.spanned.filter(|spanned| spanned.timed_by != SpanTiming::Profiler);
+        spanned.map_or(1.0, |spanned| spanned.slowdown)
     }
 }
 
@@ -282,8 +290,9 @@ pub struct AdapterCost {
 /// FLOPs of a step and what part of the machine's peak they use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Arithmetic {
-    /// FLOPs of a step that the training needs: nothing that was computed before.
-    pub model_flops: f64,
+    /// FLOPs of a step that the training needs: nothing that was computed before. `None` where that is not told apart.
+    #[serde(default)]
+    pub model_flops: Option<f64>,
     /// All FLOPs of a step.
     pub hardware_flops: f64,
     /// Peak FLOP/s of the device at the compute dtype, where it is known.

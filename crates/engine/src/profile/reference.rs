@@ -11,22 +11,21 @@ pub struct Reference {
     pub tokens_per_s: f64,
     /// Ratio of the measured value to the reference.
     pub reached: f64,
-    /// MFU that the reference would have on this device, from the FLOPs that a token takes here; `None` where the
-    /// device's peak is not known.
+    /// MFU that the reference would have on this device, from the FLOPs that a token takes here; `None` where these, or
+    /// the device's peak, are not known.
     pub mfu: Option<f64>,
 }
 
 impl Reference {
     /// `tokens_per_s` against `profile`.
     pub fn new(profile: &Profile, tokens_per_s: f64) -> Self {
-        let per_token = profile.arithmetic.model_flops / profile.steps.tokens_per_step.max(1.0);
+        let per_token = |flops: f64| flops / profile.steps.tokens_per_step.max(1.0);
+        let arithmetic = &profile.arithmetic;
+        let known = arithmetic.model_flops.zip(arithmetic.peak_flops_per_s);
         Self {
             tokens_per_s,
             reached: profile.steps.tokens_per_s / tokens_per_s,
-            mfu: profile
-                .arithmetic
-                .peak_flops_per_s
-                .map(|peak| tokens_per_s * per_token / peak),
+            mfu: known.map(|(flops, peak)| tokens_per_s * per_token(flops) / peak),
         }
     }
 
@@ -47,7 +46,7 @@ mod tests {
     fn a_reference_becomes_a_utilisation() {
         let mut profile = sound_profile();
         profile.arithmetic = Arithmetic {
-            model_flops: 6e11,
+            model_flops: Some(6e11),
             peak_flops_per_s: Some(1e13),
             ..Arithmetic::default()
         };

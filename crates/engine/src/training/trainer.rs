@@ -99,6 +99,7 @@ impl Trainer {
         recipe.check_precision_schedule(None)?;
         recipe.check_sharding()?;
         recipe.check_optimizer_offload()?;
+        recipe.check_built_in()?;
         let trained = TrainedSet::new(&base, recipe)?;
         checks::refuse_other_sparsity(recipe.weight_sparsity, &base)?;
         // Ranks meet before weights are gathered, which no graph can hold.

@@ -119,6 +119,8 @@ pub struct StackBehaviour {
     pub recompute: Recompute,
     /// Norms, rotation and MLP activation are one kernel each.
     pub fused: bool,
+    /// Whether its key for liger's kernels brings their loss too, which has head and loss in one.
+    pub liger_has_loss: bool,
     /// LoRA's products are written by hand: no tensor of the output's size but the output.
     pub fused_lora: bool,
     /// The model's output, with its logits, lives until the step ends.
@@ -153,6 +155,7 @@ impl StackBehaviour {
         loss: LossForm::Full,
         recompute: Recompute::Nothing,
         fused: false,
+        liger_has_loss: false,
         fused_lora: false,
         holds_logits: true,
         foreach: true,

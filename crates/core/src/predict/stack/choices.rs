@@ -27,8 +27,6 @@ pub struct StackChoices {
     pub fused: bool,
     /// LoRA's products are written by hand, also where the stack alone would not have it so.
     pub fused_lora: bool,
-    /// The model goes through a compiler.
-    pub compiled: bool,
     /// States of an optimizer that no recipe has; absent: those of the recipe's.
     pub optimizer: Option<OptimizerForm>,
     /// Updates need temporaries as large as all parameters; absent: as the stack's AdamW has it.
@@ -50,7 +48,6 @@ impl StackSetting {
             loss,
             fused,
             fused_lora,
-            compiled,
             optimizer,
             foreach,
             updates_in_backward,
@@ -66,7 +63,6 @@ impl StackSetting {
         self.holds_logits &= loss != Some(LossForm::FusedLinear);
         self.fused |= fused;
         self.fused_lora |= fused_lora;
-        self.compiled |= compiled;
         self.optimizer = optimizer.unwrap_or(self.optimizer);
         self.optimizer.foreach = foreach.unwrap_or(self.optimizer.foreach);
         self.optimizer.in_backward |= updates_in_backward;

@@ -1,10 +1,11 @@
 //! A recipe as another stack runs it: what its exported file says there.
 
-use super::behaviour::{HostUpdates, Number, Recompute, StackBehaviour};
+use super::behaviour::{AttentionForm, HostUpdates, LossForm, Number, Recompute, StackBehaviour};
 use super::setting::{OptimizerForm, Sharing, StackSetting, Trains, WeightForm};
 use super::shape::{ROLES, Role};
 use crate::recipe::{
-    AdapterSettings, Checkpointing, OptimizerKind, Precision, Recipe, States, TargetModules, TargetPreset,
+    AdapterSettings, AttentionImplementation, Checkpointing, OptimizerKind, Precision, Recipe, States, TargetModules,
+    TargetPreset, TorchSettings,
 };
 
 impl StackSetting {
@@ -37,6 +38,7 @@ impl StackSetting {
             Checkpointing::Every(_) | Checkpointing::Full => Recompute::Layers,
             Checkpointing::Offload => Recompute::LayersOffloaded,
         };
+        setting.choose(&recipe.torch);
         setting.optimizer = optimizer_form(recipe.optimizer.kind, setting.optimizer.foreach);
         if recipe.optimizer.kind == OptimizerKind::Sgd && recipe.optimizer.momentum == 0.0 {
             setting.optimizer.states = 0;
@@ -53,6 +55,31 @@ impl StackSetting {
             }
         }
         setting
+    }
+
+    /// Takes the kernels that a recipe chooses. How far the loader reads ahead is the host's memory, which is no part of a setting.
+    fn choose(&mut self, torch: &TorchSettings) {
+        let TorchSettings {
+            attn_implementation,
+            torch_compile,
+            use_liger_kernel,
+            dataloader_num_workers: _,
+        } = torch;
+        self.attention = match attn_implementation {
+            AttentionImplementation::Auto => self.attention,
+            AttentionImplementation::Eager => AttentionForm::Eager,
+            // Neither keeps scores.
+            AttentionImplementation::Sdpa | AttentionImplementation::Flex => AttentionForm::Sdpa,
+            AttentionImplementation::Flash2 | AttentionImplementation::Flash3 | AttentionImplementation::Flash4 => {
+                AttentionForm::Flash
+            }
+        };
+        self.compiled |= torch_compile;
+        self.fused |= use_liger_kernel;
+        if *use_liger_kernel && self.stack.liger_has_loss {
+            self.loss = LossForm::FusedLinear;
+            self.holds_logits = false;
+        }
     }
 }
 
@@ -209,6 +236,28 @@ mod tests {
         );
         recipe.adapter = None;
         assert!(StackSetting::of_recipe(&WITH_PAGES, &recipe).trains == Trains::Everything);
+    }
+
+    #[test]
+    fn kernels_that_a_recipe_chooses_are_those_of_the_setting() {
+        const WITH_LOSS: StackBehaviour = StackBehaviour {
+            liger_has_loss: true,
+            ..StackBehaviour::PLAIN
+        };
+        let mut recipe = Recipe::new("model", DataSettings::default());
+        let kernels = |stack, recipe: &Recipe| {
+            let setting = StackSetting::of_recipe(stack, recipe);
+            (setting.attention, setting.compiled, setting.fused, setting.loss)
+        };
+        let plain = (AttentionForm::Sdpa, false, false, LossForm::Full);
+        assert_eq!(kernels(&StackBehaviour::PLAIN, &recipe), plain);
+        recipe.torch.attn_implementation = AttentionImplementation::Eager;
+        recipe.torch.torch_compile = true;
+        recipe.torch.use_liger_kernel = true;
+        let chosen = (AttentionForm::Eager, true, true, LossForm::Full);
+        assert_eq!(kernels(&StackBehaviour::PLAIN, &recipe), chosen);
+        let with_loss = kernels(&WITH_LOSS, &recipe);
+        assert_eq!(with_loss.3, LossForm::FusedLinear);
     }
 
     #[test]

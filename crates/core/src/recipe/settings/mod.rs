@@ -13,6 +13,7 @@ mod legal;
 mod optimizer;
 mod preference;
 mod row;
+mod torch;
 mod unsearched;
 
 pub use effect::{Circumstance, Effect, Effects, Form, Outcome, Reach};

@@ -1,6 +1,6 @@
 //! One searchable setting, and all of them.
 
-use super::{Effects, FloatRange, Legal, Outcome, adapter, batch, optimizer, preference};
+use super::{Effects, FloatRange, Legal, Outcome, adapter, batch, optimizer, preference, torch};
 use crate::recipe::{ParamValue, Recipe};
 
 /// One setting that can be searched.
@@ -51,6 +51,11 @@ impl SettingRow {
         Outcome::ALL.iter().any(|outcome| self.part(recipe, *outcome).is_some())
     }
 
+    /// Whether it is a choice among what PyTorch's stack has, and nothing to the built-in engine.
+    pub fn is_of_torch(&self) -> bool {
+        self.field.starts_with("torch.")
+    }
+
     /// Whether it counts tokens, rows or steps, so that a file may say `2k`.
     pub fn is_count(&self) -> bool {
         self.unit.is_some()
@@ -65,8 +70,8 @@ impl std::fmt::Debug for SettingRow {
 
 /// All settings, in the order in which they are applied: a derived one stands after what it is computed from.
 pub fn settings() -> impl Iterator<Item = &'static SettingRow> {
-    let of_model = adapter::ROWS.iter().chain(batch::ROWS);
-    of_model.chain(optimizer::ROWS).chain(preference::ROWS)
+    let of_training = adapter::ROWS.iter().chain(batch::ROWS).chain(optimizer::ROWS);
+    of_training.chain(torch::ROWS).chain(preference::ROWS)
 }
 
 /// The setting of that name.

@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use super::Outcome;
 use crate::recipe::{
-    AdapterSettings, BatchSettings, DataSettings, OptimizerSettings, Recipe, ScheduleSettings, TrainingSettings,
+    AdapterSettings, BatchSettings, DataSettings, OptimizerSettings, Recipe, ScheduleSettings, TorchSettings,
+    TrainingSettings,
 };
 
 /// Field of a recipe that no study searches, with its value.
@@ -66,6 +67,7 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
         optimizer,
         schedule,
         training,
+        torch,
         trainer: _,
         beta: _,
         reference: _,
@@ -120,6 +122,12 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
         shuffle,
         seed,
     } = training;
+    let TorchSettings {
+        attn_implementation: _,
+        torch_compile: _,
+        use_liger_kernel: _,
+        dataloader_num_workers: _,
+    } = torch;
     let mut fields = vec![
         cost_too("model", model),
         cost_too("data.train", train),
@@ -239,6 +247,7 @@ mod tests {
         recipe.activation_quantization = ActivationQuantization::Int8Forward;
         recipe.weight_sparsity = WeightSparsity::Wanda;
         recipe.quantization_aware = crate::recipe::QuantizationAware::Int8;
+        recipe.torch.torch_compile = true;
         recipe.trainer = crate::recipe::TrainerKind::Dpo;
         recipe.beta = Some(0.2);
         recipe.reference = crate::recipe::ReferencePass::Precomputed;

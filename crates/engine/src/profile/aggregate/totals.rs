@@ -79,7 +79,7 @@ impl StepTotals {
         let peak_flops_per_s = ceiling.map(|ceiling| ceiling.flops_per_s);
         let share = |flops: f64| peak_flops_per_s.map(|peak| flops / free.step_s / peak);
         Arithmetic {
-            model_flops: model,
+            model_flops: Some(model),
             hardware_flops: hardware,
             peak_flops_per_s,
             peak_from: ceiling.map(|ceiling| ceiling.from),

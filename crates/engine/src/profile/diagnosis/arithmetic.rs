@@ -91,7 +91,7 @@ pub(super) fn dequantization_bound(evidence: &Evidence<'_>) -> Option<Finding> {
 
 pub(super) fn rank_too_high(evidence: &Evidence<'_>) -> Option<Finding> {
     let (profile, rank) = (evidence.profile, evidence.profile.setting.rank?);
-    let cost = &profile.adapter;
+    let cost = profile.adapter?;
     if cost.share <= MOST_ADAPTER || rank < 2 {
         return None;
     }

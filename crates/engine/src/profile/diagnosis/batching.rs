@@ -13,6 +13,8 @@ const KEEPS_UP: f64 = 0.8;
 /// Times more steps that are prepared ahead where single ones are late, up to this depth.
 const DEEPER: usize = 4;
 const DEEP: usize = 32;
+/// Processes of PyTorch's loader where rows come late.
+const LOADERS: usize = 2;
 /// Part of the sequence length that rows should fill at least.
 const LEAST_FILL: f64 = 0.6;
 /// Part of the step that may pass between ops.
@@ -49,6 +51,9 @@ pub(super) fn data_bound(evidence: &Evidence<'_>) -> Option<Finding> {
 /// Change that lets data be there in time.
 fn faster_data(profile: &Profile, waits: DataWaits) -> Change {
     let setting = &profile.setting;
+    if setting.stack.is_some() {
+        return Change::LoaderProcesses(LOADERS);
+    }
     let keeps_up = waits.preparing_s < KEEPS_UP * profile.steps.step_s;
     match (waits.prefetch_depth, setting.threads) {
         (0, _) if waits.preparing_s > 0.0 => Change::PrefetchDepth(BatchSettings::USUAL_PREFETCH_DEPTH),
@@ -67,7 +72,8 @@ pub(super) fn short_rows(evidence: &Evidence<'_>) -> Option<Finding> {
     let (profile, setting) = (evidence.profile, &evidence.profile.setting);
     let fill = profile.data.mean_tokens_per_row / setting.sequence_length.max(1) as f64;
     let room_for_two = profile.data.mean_tokens_per_row * 2.0 <= setting.sequence_length as f64;
-    if setting.packing || fill >= LEAST_FILL || !room_for_two {
+    // Stacks that pad do not measure what padding takes of a step.
+    if setting.stack.is_some() || setting.packing || fill >= LEAST_FILL || !room_for_two {
         return None;
     }
     let change = Change::Packing;

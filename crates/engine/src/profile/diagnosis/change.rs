@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::profile::measure::named;
 use peft_tune_core::recipe::{
-    ActivationQuantization, Checkpointing, OptimizerKind, OptimizerOffload, Precision, PrecisionSchedule, Recipe,
-    WeightSparsity,
+    ActivationQuantization, AttentionImplementation, Checkpointing, OptimizerKind, OptimizerOffload, Precision,
+    PrecisionSchedule, Recipe, WeightSparsity,
 };
 
 /// A change that a finding proposes.
@@ -30,6 +30,10 @@ pub enum Change {
     LogEvery(u64),
     /// Prepare so many steps ahead.
     PrefetchDepth(usize),
+    /// Another attention of transformers.
+    Attention(AttentionImplementation),
+    /// Read rows in so many processes, in PyTorch's loader.
+    LoaderProcesses(usize),
     /// Compute with so many threads.
     Threads(usize),
     /// Something outside the recipe.
@@ -73,6 +77,8 @@ impl Change {
                 adapter.rank = *rank;
             }
             Self::PrefetchDepth(depth) => changed.batch.prefetch_depth = *depth,
+            Self::Attention(attention) => changed.torch.attn_implementation = *attention,
+            Self::LoaderProcesses(processes) => changed.torch.dataloader_num_workers = *processes,
             Self::EvaluateEvery(_) | Self::LogEvery(_) | Self::Threads(_) | Self::Advice(_) => return None,
         }
         Some(changed)
@@ -101,6 +107,8 @@ impl std::fmt::Display for Change {
             Self::EvaluateEvery(steps) => write!(formatter, "evaluate_every: {steps}"),
             Self::LogEvery(steps) => write!(formatter, "--log-every {steps}"),
             Self::PrefetchDepth(depth) => write!(formatter, "prefetch_depth: {depth}"),
+            Self::Attention(attention) => write!(formatter, "attn_implementation: {attention}"),
+            Self::LoaderProcesses(processes) => write!(formatter, "dataloader_num_workers: {processes}"),
             Self::Threads(threads) => write!(formatter, "--threads {threads}"),
             Self::Advice(advice) => formatter.write_str(advice),
         }

@@ -48,6 +48,12 @@ pub enum Rule {
     EvaluatesTooOften,
     /// Writing steps down takes time that they could run in.
     LogsTooOften,
+    /// PyTorch's attention keeps all scores in memory.
+    EagerAttention,
+    /// Products of PyTorch run in kernels that leave a GPU's tensor cores alone.
+    NoTensorCores,
+    /// PyTorch's update of few parameters takes a large part of the step.
+    SlowUpdates,
     /// The device lowered its clock.
     Throttled,
     /// Processes of others keep the device busy.

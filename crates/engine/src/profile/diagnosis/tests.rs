@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::profile::fixtures::sound_profile;
-use crate::profile::{DataWaits, DeviceSample, EvaluationCost, MemoryPart, OpTime, PhaseTime, Profile};
+use crate::profile::{AdapterCost, DataWaits, DeviceSample, EvaluationCost, MemoryPart, OpTime, PhaseTime, Profile};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
 use peft_tune_core::predict::{Machine, Predictor, RowLengths, Setting};
@@ -255,7 +255,11 @@ fn widening_codes_that_takes_longer_than_multiplying_is_named() {
 #[test]
 fn a_rank_is_too_high_where_a_lower_one_learns_as_much() {
     let mut case = Case::sound();
-    case.profile.adapter.share = 0.3;
+    let costs = |share| AdapterCost {
+        share,
+        ..AdapterCost::default()
+    };
+    case.profile.adapter = Some(costs(0.3));
     assert_eq!(case.finds(Rule::RankTooHigh).change, Change::Rank(8));
     case.losses = vec![(4, 2.001), (8, 2.0), (16, 2.0)];
     let finding = case.finds(Rule::RankTooHigh);
@@ -265,7 +269,7 @@ fn a_rank_is_too_high_where_a_lower_one_learns_as_much() {
     case.losses = vec![(4, 2.4), (8, 2.3), (16, 2.0)];
     case.misses(Rule::RankTooHigh);
     case.losses.clear();
-    case.profile.adapter.share = 0.05;
+    case.profile.adapter = Some(costs(0.05));
     case.misses(Rule::RankTooHigh);
 }
 
@@ -483,7 +487,12 @@ fn cases_that_predict_can_price() -> Vec<(Rule, Case)> {
         }),
         of(Rule::SlowOp, &|case| case.profile.ops[1].roofline_share = Some(0.2)),
         of(Rule::DequantizationBound, &quantized),
-        of(Rule::RankTooHigh, &|case| case.profile.adapter.share = 0.3),
+        of(Rule::RankTooHigh, &|case| {
+            case.profile.adapter = Some(AdapterCost {
+                share: 0.3,
+                ..AdapterCost::default()
+            });
+        }),
         of(Rule::SlowNumberType, &|case| {
             case.recipe.precision = Precision::Fp32;
             case.profile.setting.compute_dtype = "f32".to_owned();

@@ -65,6 +65,8 @@ impl Altering {
             | Change::Checkpointing(_)
             | Change::OptimizerOffload(_)
             | Change::PrefetchDepth(_)
+            | Change::Attention(_)
+            | Change::LoaderProcesses(_)
             | Change::EvaluateEvery(_)
             | Change::LogEvery(_)
             | Change::Threads(_)
