@@ -1,4 +1,4 @@
-//! One of the two trainings: a worker of its engine, which is told what a search tells it.
+//! A training of the comparison: a worker of its engine, which is told what a search tells it.
 
 use std::time::Duration;
 

@@ -42,7 +42,7 @@ pub struct OptimizerRow {
     pub schedule_free: bool,
     pub reads: Reads,
     pub update: Update,
-    /// Its usual learning rate for each of AdamW's, where that is known.
+    /// Usual learning rate, as a multiple of AdamW's, where that is known.
     #[serde(skip)]
     pub usual_rate: Option<f64>,
 }
@@ -155,7 +155,7 @@ const LION_ROW: OptimizerRow = OptimizerRow {
     states: States::OfElements(1),
     schedule_free: false,
     reads: LION,
-    // Three to ten times smaller, says its paper.
+    // A third to a tenth of AdamW's, says its paper.
     usual_rate: Some(1.0 / 3.0),
     update: at_once("update_lion", 20.0),
 };
