@@ -7,7 +7,7 @@ use crate::space::file::{Bytes, Count, Entries, FileValue, ObjectiveEntry};
 use crate::space::yaml::Span;
 use peft_tune_core::objective::{
     Bound, Constraint, Direction, EXACT_MATCH, LOSS, LOSS_KEPT_PERCENT, Objective, PEAK_MEMORY, REWARD_ACCURACY,
-    REWARD_MARGIN, THROUGHPUT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
+    THROUGHPUT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
 };
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::ParamValue;

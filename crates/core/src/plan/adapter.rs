@@ -89,7 +89,7 @@ impl AdapterPlan {
                     ..adapted
                 })
             })
-            .collect::<Result<Vec<_>, _>>()?;
+            .collect::<Result<Vec<_>, PlanError>>()?;
         let linears = with_modules(linears);
         let mut whole = biases(settings, base, &linears);
         whole.extend(modules_to_save(settings, base, &linears)?);
