@@ -164,6 +164,8 @@ fn the_file_is_what_export_writes_but_for_rows_and_length() {
         "model",
         "train",
         "held_out",
+        "trainer",
+        "held_out_length",
         "steps",
         "steps_per_epoch",
         "epochs",

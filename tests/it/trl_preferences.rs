@@ -45,7 +45,7 @@ fn pairs() -> Vec<Value> {
 /// Answers that are good or bad.
 fn labelled() -> Vec<Value> {
     let row = |number: usize| {
-        let ([good, bad], label) = (answers(number), number % 2 == 0);
+        let ([good, bad], label) = (answers(number), number.is_multiple_of(2));
         json!({"prompt": "say it", "completion": if label { good } else { bad }, "label": label})
     };
     (0..120).map(row).collect()
@@ -134,7 +134,7 @@ fn pairs_are_searched_over_beta_and_the_reference_by_the_accuracy_of_rewards() {
     .concat();
     let said = errors_of(&run(folder.path(), &open));
     assert!(
-        said.contains("auto takes TRL: ") && said.contains("it has no `trainer: dpo`"),
+        said.contains("auto takes TRL: the built-in engine cannot train this study"),
         "{said}"
     );
     // A loss at one beta says nothing beside one at another.
@@ -188,7 +188,8 @@ fn answers_that_are_good_or_bad_are_searched_with_kto() {
         &labelled(),
     );
     let [accuracy, margin] = searched(folder.path());
-    assert!(accuracy.iter().all(|share| *share == 1.0), "{accuracy:?}");
+    // Each good answer is compared with each bad one, also with a longer one, of which the stand-in gains more.
+    assert!(accuracy.iter().all(|share| *share > 0.9), "{accuracy:?}");
     assert!(margin.iter().all(|margin| *margin > 0.0), "{margin:?}");
     let file = exported(folder.path(), "trl_kto.yaml");
     assert!(file.contains("\ntrain_sampling_strategy: sequential"), "{file}");

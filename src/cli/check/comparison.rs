@@ -260,7 +260,8 @@ mod tests {
     #[test]
     fn whatever_differs_is_named_with_its_step() {
         let at_third = |step: &StepEvent| step.step == 3;
-        let cases: [(fn(&mut StepEvent), &str); 5] = [
+        type Change = fn(&mut StepEvent);
+        let cases: [(Change, &str); 5] = [
             (
                 |step| step.loss *= 1.0 + 2e-5,
                 "losses differ by up to 2.0e-5 from step 3 on",

@@ -1,12 +1,13 @@
 //! One setting in depth: `profile` and `tune-step`.
 
+mod args;
 mod bench;
 mod ceilings;
 mod command;
 mod record;
 pub(super) mod source;
-pub(super) mod stored;
 mod trl;
 pub(super) mod tune_step;
 
-pub(super) use command::{Args, run};
+pub(super) use args::Args;
+pub(super) use command::run;

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde::Deserialize;
 
-use super::command::Args;
+use super::args::Args;
 use crate::cli::CliError;
 use crate::cli::machine::record::machine;
 use crate::cli::processes::interpreter::{Interpreter, Stack, resolved};

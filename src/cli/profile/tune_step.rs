@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::args::parse_percent;
 use super::bench::{Bench, BenchSettings};
-use super::command::{check_place, parse_percent, store};
+use super::command::{check_place, store};
 use super::record::record_of;
 use super::source::{ProfileSource, SourceArgs};
 use crate::cli::CliError;

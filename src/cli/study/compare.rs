@@ -5,9 +5,9 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
+use super::stored_profile::stored_profile;
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
-use crate::cli::profile::stored::stored_profile;
 use crate::cli::terminal::output::{terminal_width, write_result};
 use crate::report::change as share_text;
 use crate::report::{Align, TextTable, comparison_text, metric_value, printable};

@@ -8,5 +8,6 @@ pub(super) mod explain;
 pub(super) mod pareto;
 pub(super) mod report;
 pub(super) mod show;
+pub(super) mod stored_profile;
 pub(super) mod studies;
 pub(super) mod track;

@@ -105,7 +105,7 @@ data: {{train: train.jsonl}}
     insta::assert_snapshot!(recipe("precision: bfloat16"), @"recipe.yaml:3:12: key `precision`: found `bfloat16`; write one of fp32, bf16, fp16, int8, nf4, nf4_double");
     insta::assert_snapshot!(recipe("training: {length: {steps: 0}}"), @"recipe.yaml:3:12: key `training.length`: a training of length zero learns nothing; write a number above 0");
     insta::assert_snapshot!(recipe("training: {length: auto}"), @"recipe.yaml:3:20: key `training.length`: `auto` is a length that a search finds, and a recipe trains at once: write {epochs: 1}, {tokens: 2M} or {steps: 500}, or export the recommendation of a study with `length: auto`");
-    insta::assert_snapshot!(recipe("space: {rank: [1, 2]}"), @"recipe.yaml:3:1: unknown key `space`; write one of model, data, adapter, precision, activation_quantization, weight_sparsity, quantization_aware, precision_schedule, batch, gradient_checkpointing, optimizer, schedule, training, trainer, beta, reference");
+    insta::assert_snapshot!(recipe("space: {rank: [1, 2]}"), @"recipe.yaml:3:1: unknown key `space`; write one of model, data, adapter, precision, activation_quantization, weight_sparsity, quantization_aware, precision_schedule, batch, gradient_checkpointing, optimizer, schedule, training, torch, trainer, beta, reference");
     insta::assert_snapshot!(message(read_recipe("model: ./nowhere
 data: {train: train.jsonl}
 ")), @"recipe.yaml:1:8: key `model`: there is no model directory ./nowhere; correct the path (it is relative to the folder of this file)");

@@ -30,8 +30,10 @@ fn a_trainer_is_one_for_all_trials_and_settles_their_rows() {
         base("  trainer: kto\n  rank: [4, 8]").data.format,
         DataFormat::UnpairedPreference
     );
-    let plain = base("  trainer: sft\n  rank: [4, 8]");
-    assert_eq!(plain, base("  rank: [4, 8]"));
+    for space in ["  trainer: sft\n  rank: [4, 8]", "  rank: [4, 8]"] {
+        let plain = base(space);
+        assert_eq!((plain.trainer, plain.data.format), (TrainerKind::Sft, DataFormat::Auto));
+    }
     let searched = told("  trainer: [dpo, orpo]", "backend: trl");
     assert!(
         searched.contains("key `space.trainer`") && searched.contains("one trainer for all"),
