@@ -295,7 +295,7 @@ fn memory_alone_is_predicted_of_a_gpu_without_a_data_sheet() {
 fn choices_among_pytorchs_kernels_are_searched_in_trl_and_refused_by_name_here() {
     let searched = "attn_implementation: [eager, sdpa], torch_compile: [false, true], dataloader_num_workers: [0, 2]";
     let space = SPACE.replace("rank: [2, 4, 8, 16]", searched);
-    let folder = bench(&format!("{space}{BACKEND}"));
+    let folder = bench(&format!("{space}sampler: random\n{BACKEND}"));
     let folder = folder.path();
     succeeds(folder, &["search", "space.yaml", "--trials", "6"]);
     let tried = "select count(*) > 0 as n from trial where recipe ->> '$.torch.attn_implementation' = 'eager'";
