@@ -200,6 +200,20 @@ def check_bits(options):
     print(f"bits: {counted}, the same after another setting and in a fresh process")
 
 
+def workers_below(process):
+    """Python workers that a process has started."""
+    found = []
+    for task in pathlib.Path(f"/proc/{process}/task").glob("*/children"):
+        try:
+            children = task.read_text().split()
+        except OSError:
+            continue
+        for child in children:
+            if MODULE in command_line(child):
+                found.append(int(child))
+    return found
+
+
 def processes_below(process):
     """Python workers and ranks below a process, children of children too."""
     own = workers_below(process)
