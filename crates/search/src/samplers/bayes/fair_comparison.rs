@@ -23,9 +23,8 @@ const GLOBAL_BATCH: &str = "global_batch";
 const OPTIMIZER: &str = "optimizer";
 /// Trainings before the first comparison: the best of fewer is not worth a comparison.
 const BEFORE: usize = 8;
-/// Trainings before which all proposals for the least loss are comparisons while one is owed; behind that it is one in four
-/// trainings, as the model knows by then what choices are worth, and finds the rate between two others.
-const FIRST: usize = 16;
+/// Trainings before which all proposals for the least loss are comparisons while one is owed; half of them behind that.
+const FIRST: usize = 40;
 /// Trainings that one choice gets beside one best training.
 const MOST: usize = 5;
 /// Trainings of a choice whose loss is far above the best: its best rate may be a lower one, as too high a rate spoils everything.
