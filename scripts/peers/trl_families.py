@@ -14,7 +14,9 @@ import shutil
 import subprocess
 import sys
 
-BASE = pathlib.Path(__file__).resolve().parents[2] / "search_spaces" / "quickstart"
+sys.dont_write_bytecode = True  # not beside the sources
+from trl_worker import ASSETS, query  # noqa: E402
+
 #: Words of the quickstart's tokenizer.
 WORDS = 1024
 #: Families that the built-in engine has.
@@ -118,7 +120,7 @@ def made(name, folder):
     torch.manual_seed(1)
     model = FAMILIES[name](transformers)
     model.save_pretrained(folder)
-    for path in (BASE / "base").glob("tokenizer*"):
+    for path in (ASSETS / "base").glob("tokenizer*"):
         shutil.copy(path, folder)
     if name == "qwen2_5_vl":
         # What TRL reads in the tokenizer's place: the processor of text, images and videos.
@@ -139,7 +141,7 @@ def has_images():
 def searched(options, name, backend, targets, study):
     """A search on the model of a family, and what it said."""
     path = options.folder / f"{study}.yaml"
-    text = STUDY.format(name=study, folder=options.folder / name, assets=BASE, targets=targets)
+    text = STUDY.format(name=study, folder=options.folder / name, assets=ASSETS, targets=targets)
     path.write_text(text, encoding="utf-8")
     words = ["search", path, "--db", options.folder / "families.db", "--backend", backend]
     if backend != "native":
@@ -155,9 +157,7 @@ def trials_of(options, study):
         "left join trial_metric as before on before.study = summary.study and before.trial = summary.trial "
         f"and before.name = 'loss_before' where summary.study = '{study}' order by summary.trial"
     )
-    words = ["query", statement, "--db", options.folder / "families.db", "--format", "json"]
-    ran = subprocess.run([options.program, *map(str, words)], capture_output=True, text=True, check=True, cwd=options.folder)
-    return json.loads(ran.stdout)
+    return query(options, statement, options.folder / "families.db")
 
 
 def check(options, name):

@@ -26,7 +26,7 @@ sys.dont_write_bytecode = True  # not beside the sources
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "src/cli/export"))
 import installed  # noqa: E402
-from trl_worker import ASSETS, OF_LENGTH, overridden, plan_of, query, watched_worker  # noqa: E402
+from trl_worker import ASSETS, OF_LENGTH, compare_fields, overridden, plan_of, query, watched_worker  # noqa: E402
 
 STEPS, HELD_OUT, ROWS = 4, 8, 72
 #: Relative difference of losses that the order of a sum makes.
@@ -135,13 +135,7 @@ def check_fields(kind, trial, folder):
     export = json.loads(json.dumps(export, default=repr, sort_keys=True))
     _, own = SPACES[kind]
     allowed = {"args": overridden() | OF_LENGTH | own, "peft_config": set()}
-    for config, may_differ in allowed.items():
-        ours, theirs = trial[config], export[config]
-        if set(ours) != set(theirs):
-            fail(f"fields of {config} are those of another class: {sorted(set(ours) ^ set(theirs))}")
-        wrong = {name: (ours[name], theirs[name]) for name in ours if ours[name] != theirs[name] and name not in may_differ}
-        if wrong:
-            fail(f"{config} of a trial of {kind} and of its export differ: {wrong}")
+    compare_fields(f"a trial of {kind}", trial, export, allowed)
     return f"{len(export['args'])} of {type(training).__name__}"
 
 

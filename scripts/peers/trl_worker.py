@@ -290,6 +290,17 @@ def overridden():
     return set(OVERRIDES)
 
 
+def compare_fields(name, trial, export, allowed):
+    """Holds the configs of a trial against those of its export; `allowed` has the fields of each that may differ."""
+    for config, may_differ in allowed.items():
+        ours, theirs = trial[config], export[config]
+        if set(ours) != set(theirs):
+            fail(f"fields of {config} are those of another class: {sorted(set(ours) ^ set(theirs))}")
+        wrong = {field: (ours[field], theirs[field]) for field in ours if ours[field] != theirs[field] and field not in may_differ}
+        if wrong:
+            fail(f"{config} of {name} and of its export differ: {wrong}")
+
+
 def check_fields(options):
     number, recipe, _ = recipes(options)
     record = options.folder / "record.jsonl"
@@ -300,13 +311,7 @@ def check_fields(options):
     if set(trial) != set(export):
         fail(f"the trainer of a trial was given {sorted(trial)}, that of an export gets {sorted(export)}")
     allowed = {"args": overridden() | OF_LENGTH, "peft_config": set()}
-    for config, may_differ in allowed.items():
-        ours, theirs = trial[config], export[config]
-        if set(ours) != set(theirs):
-            fail(f"fields of {config} are those of another class: {sorted(set(ours) ^ set(theirs))}")
-        wrong = {name: (ours[name], theirs[name]) for name in ours if ours[name] != theirs[name] and name not in may_differ}
-        if wrong:
-            fail(f"{config} of a trial and of its export differ: {wrong}")
+    compare_fields("a trial", trial, export, allowed)
     counts = [len(trial[config]) for config in ("args", "peft_config")]
     print(f"fields: {counts[0]} of SFTConfig and {counts[1]} of LoraConfig are those of the export, but for {len(allowed['args'])}")
 

@@ -107,7 +107,7 @@ class BaseModels:
         if settings.keeps_base:
             frozen_bytes = self.load(settings, folder)
             return self._base[1].copied(), frozen_bytes
-        self.forget()
+        self._forget_base()
         model = self._loaded(settings, folder)
         return model, devices.bytes_of([*model.parameters(), *model.buffers()])
 
@@ -147,7 +147,11 @@ class BaseModels:
 
     def forget(self):
         """Drops what is kept."""
-        self._base, self._tokenizer = (None, None), (None, None)
+        self._tokenizer = (None, None)
+        self._forget_base()
+
+    def _forget_base(self):
+        self._base = (None, None)
         self._device.empty()
 
     def _loaded(self, settings, folder):

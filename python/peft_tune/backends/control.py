@@ -122,9 +122,8 @@ class Control:
 
     def wait_for_turn(self, number):
         """Waits until the profile phase of a trial may begin; returns the seconds of that."""
-        with self._changed:
-            if not self._takes_turns:
-                return 0.0
+        if not self.takes_turns():
+            return 0.0
         return self._wait(number, protocol.ready_to_measure(number), lambda: self._take_grant(number))
 
     def _hold_in_force(self):

@@ -5,6 +5,7 @@ micro-batches. The standard error is that of a ratio of sums over micro-batches
 (Cochran, Sampling Techniques, 1977, section 6.4), as the native engine has it.
 """
 
+import contextlib
 import dataclasses
 import math
 import sys
@@ -87,35 +88,42 @@ def evaluate(trainer, rows, micro_batch, ranks, watch=None):
     take micro-batches in turn, and as many each: where one has none left, it computes the last one again for the sums
     that its model makes with the others'. No watch can be on several.
     """
-    import torch
-
     began = time.perf_counter()
     collate = trainer.data_collator
     if getattr(collate, "padding_free", False):
         # Losses are told row by row.
         collate = dataclasses.replace(collate, padding_free=False)
-    # The wrapped model computes in the training's precision.
-    model = trainer.model_wrapped
-    was_training = model.training
     tally = Tally(len(rows), micro_batch)
     order = rival.order(tally.batches, watch is not None and watch.next_look() is not None)
-    model.eval()
-    try:
-        with torch.no_grad(), trainer.compute_loss_context_manager():
-            for turn in range(0, len(order), ranks.count):
-                own = turn + ranks.rank
-                number = order[min(own, len(order) - 1)]
-                inputs = trainer._prepare_inputs(collate(rows[tally.rows_of(number)]))
-                outputs = model(**inputs, use_cache=False, fused_lm_head=True)
-                if own < len(order):
-                    tally.take(number, outputs)
-                if watch is not None and tally.is_looked_at(watch) and watch.look(*tally.so_far()):
-                    break
-    finally:
-        model.train(was_training)
+    with evaluating(trainer) as model:
+        for turn in range(0, len(order), ranks.count):
+            own = turn + ranks.rank
+            number = order[min(own, len(order) - 1)]
+            inputs = trainer._prepare_inputs(collate(rows[tally.rows_of(number)]))
+            outputs = model(**inputs, use_cache=False, fused_lm_head=True)
+            if own < len(order):
+                tally.take(number, outputs)
+            if watch is not None and tally.is_looked_at(watch) and watch.look(*tally.so_far()):
+                break
     tally.join(ranks.gathered(tally.found))
     _, losses, targets = tally.so_far()
     return Evaluation(losses, targets, micro_batch, tally.right, time.perf_counter() - began)
+
+
+@contextlib.contextmanager
+def evaluating(trainer):
+    """The model of a trainer as it is evaluated, for a block: no gradients, no dropout, the training's precision."""
+    import torch
+
+    # The wrapped model computes in the training's precision.
+    model = trainer.model_wrapped
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), trainer.compute_loss_context_manager():
+            yield model
+    finally:
+        model.train(was_training)
 
 
 class Tally:

@@ -13,7 +13,6 @@ Pairs are those of the rows; of answers without a partner, all pairs of a good o
 """
 
 import bisect
-import contextlib
 import copy
 import math
 import time
@@ -124,13 +123,11 @@ def evaluate_dpo(trainer, rows, micro_batch, reference):
     """Evaluates a model that learnt pairs of answers. `reference` holds what the reference says of the rows, once it did."""
     began = time.perf_counter()
     beta, chosen, rejected, targets = trainer.beta, [], [], 0
-    with evaluating(trainer) as model:
+    with evaluation.evaluating(trainer) as model:
         for inputs, slot in batches_of(trainer, rows, micro_batch):
             found = log_probabilities(model, inputs)
             pairs = len(found) // 2
-            if slot not in reference:
-                reference[slot] = said_by(trainer, inputs)
-            of_chosen, of_rejected = reference[slot]
+            of_chosen, of_rejected = said_by(trainer, inputs, slot, reference)
             chosen += [beta * (one - other) for one, other in zip(found[:pairs], of_chosen)]
             rejected += [beta * (one - other) for one, other in zip(found[pairs:], of_rejected)]
             targets += int(counts_of_pairs(inputs)[2])
@@ -142,11 +139,9 @@ def evaluate_kto(trainer, rows, micro_batch, reference):
     """Evaluates a model that learnt answers which are good or bad."""
     began = time.perf_counter()
     beta, rewards, strays, labels, targets = trainer.beta, [], [], [], 0
-    with evaluating(trainer) as model:
+    with evaluation.evaluating(trainer) as model:
         for inputs, slot in batches_of(trainer, BesideOthers(rows), micro_batch):
-            if slot not in reference:
-                reference[slot] = said_by(trainer, inputs)
-            of_answers, of_others = reference[slot]
+            of_answers, of_others = said_by(trainer, inputs, slot, reference)
             answers, others = log_probabilities(model, inputs), log_probabilities(model, inputs, "KL_")
             rewards += [beta * (one - other) for one, other in zip(answers, of_answers)]
             strays += [one - other for one, other in zip(others, of_others)]
@@ -172,7 +167,7 @@ def evaluate_orpo(trainer, rows, micro_batch, reference):
     """Evaluates a model that learnt pairs of answers without a reference."""
     began = time.perf_counter()
     beta, chosen, rejected, losses, targets = trainer.beta, [], [], [], 0
-    with evaluating(trainer) as model:
+    with evaluation.evaluating(trainer) as model:
         for inputs, _ in batches_of(trainer, rows, micro_batch):
             of_chosen, of_rejected, logits, *_ = trainer.concatenated_forward(model, inputs)
             found = list(zip(nats_of_chosen(trainer, inputs, logits), of_chosen.tolist(), of_rejected.tolist()))
@@ -181,22 +176,6 @@ def evaluate_orpo(trainer, rows, micro_batch, reference):
             rejected += [beta * other for *_, other in found]
             targets += int(counts_of_halves(inputs)[2])
     return Preferred(losses, targets, rewards_of_pairs(chosen, rejected), time.perf_counter() - began)
-
-
-@contextlib.contextmanager
-def evaluating(trainer):
-    """The model of a trainer as it is evaluated, for a block: no gradients, no dropout, the training's precision."""
-    import torch
-
-    # The wrapped model computes in the training's precision.
-    model = trainer.model_wrapped
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), trainer.compute_loss_context_manager():
-            yield model
-    finally:
-        model.train(was_training)
 
 
 def batches_of(trainer, rows, micro_batch):
@@ -250,10 +229,12 @@ def log_probabilities(model, inputs, part=""):
     return outputs.log_probs.sum(dim=-1).tolist()
 
 
-def said_by(trainer, inputs):
-    """What the frozen reference says of a micro-batch's answers."""
-    found = trainer.compute_ref_log_probs(trainer.ref_model or trainer.model, inputs)
-    return [one.tolist() for one in found]
+def said_by(trainer, inputs, slot, reference):
+    """What the frozen reference says of a micro-batch's answers; `reference` has it once it was asked."""
+    if slot not in reference:
+        found = trainer.compute_ref_log_probs(trainer.ref_model or trainer.model, inputs)
+        reference[slot] = [one.tolist() for one in found]
+    return reference[slot]
 
 
 def nats_of_chosen(trainer, inputs, logits):

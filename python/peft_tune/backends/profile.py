@@ -78,7 +78,7 @@ class Profiling:
         model, _ = self.bases.take(self.settings, self.files.model)
         tokenizer = self.bases.tokenizer(self.settings, self.files.model)
         self.device.process.begin(self.settings.training)
-        rows = self.rows.open(self.files.train, in_memory=self.settings.training.packing)
+        rows = self.rows.open(self.files.train, in_memory=self.settings.packs)
         watch = trainer.StepWatch(self.device, lambda: 0.0, self._took)
         watch.mark, watch.saw = self.device.mark_phase, self._saw
         return trainer.make(self.settings, model, tokenizer, rows, watch, max_steps=MOST_STEPS)
@@ -102,7 +102,7 @@ class Profiling:
             self.warmup_steps += 1
             self.began = time.perf_counter()
             return
-        if rows >= self.full_rows or self.settings.training.packing:
+        if rows >= self.full_rows or self.settings.packs:
             self.free.append(event)
         is_over = time.perf_counter() - self.began >= OF_FREE_STEPS * self.request["budget_s"]
         if len(self.free) >= LEAST_STEPS and (is_over or self._is_settled()):
@@ -180,7 +180,7 @@ class Profiling:
         phases, left = [], 1.0
         for name in ("data", "forward", "backward", "optimizer"):
             times = sorted(one["seconds"][name] for one in self.free)
-            share = steady.median_of_sorted(sorted(one["seconds"][name] / one["seconds"]["total"] for one in self.free))
+            share = steady.median(one["seconds"][name] / one["seconds"]["total"] for one in self.free)
             center = steady.median_of_sorted(times)
             in_ops = min(sum(one["seconds"] for one in ops if one["phase"] == name) / slowdown, center)
             phases.append(phase(name, center, steady.median_interval(times) / center if center else 0.0, share, in_ops))
@@ -219,7 +219,7 @@ class Profiling:
         documents = lengths_of(self.rows.open(self.files.train))
         rows = len(made.train_dataset)
         longest = sorted(documents, reverse=True)[: self.recipe["batch"]["micro_batch"]]
-        if self.settings.training.packing:
+        if self.settings.packs:
             longest = [self.recipe["batch"]["sequence_length"]] * self.recipe["batch"]["micro_batch"]
         tokens = sum(one["tokens"] for one in self.free)
         steps = self._steps_of_training(tokens / len(self.free))

@@ -140,11 +140,12 @@ def timeline_of(events, steps):
     spans = sorted((event.time_range.start, event.time_range.end) for event in on_gpu)
     first = min(event.time_range.start for event in events if is_on_host(event))
     last = max(end for _, end in spans)
-    gaps = gaps_of(joined(spans))
+    busy = joined(spans)
+    gaps = gaps_of(busy)
     copies = sorted((event.time_range.start, event.time_range.end) for event in on_gpu if is_copy(event.name))
     kernels = joined(sorted((one.time_range.start, one.time_range.end) for one in on_gpu if not is_copy(one.name)))
     moving_us = sum(end - start for start, end in copies)
-    busy_us = sum(end - start for start, end in joined(spans))
+    busy_us = sum(end - start for start, end in busy)
     return {
         "steps": steps,
         "seconds": (last - first) / 1e6,

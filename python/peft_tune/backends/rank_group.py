@@ -144,7 +144,12 @@ def places_of(assignments, count, device, threads):
 
 def place_in(folder, rank):
     """The place of a rank of the group that has this folder."""
-    return json.loads(Path(folder, PLACES).read_text(encoding="utf-8"))[rank]
+    return places_in(folder)[rank]
+
+
+def places_in(folder):
+    """The places of the ranks of the group that has this folder."""
+    return json.loads(Path(folder, PLACES).read_text(encoding="utf-8"))
 
 
 def launch(folder):
@@ -152,7 +157,7 @@ def launch(folder):
     end_with_parent()
     from torch.distributed import run
 
-    count = len(json.loads(Path(folder, PLACES).read_text(encoding="utf-8")))
+    count = len(places_in(folder))
     os.environ[PARENT_VARIABLE] = str(os.getpid())
     words = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={count}"]
     # Standard output is the ranks' alone.

@@ -357,16 +357,20 @@ class TrialRun:
 
     def _answers(self):
         """The rows to train on of a trainer that compares answers."""
-        return self._tokenised(self.files.train, self.settings.training.max_length)
+        kind, training = self.settings.kind, self.settings.training
+        batch = training.per_device_train_batch_size if kind.is_batched else None
+        return self._tokenised(self.files.train, training.max_length, batch)
 
     def _held_out_answers(self):
         """The held-out rows of a trainer that compares answers, as long as those of all trials of the study."""
         return self._tokenised(self.files.held_out, self.files.held_out_length)
 
-    def _tokenised(self, path, length):
-        """Rows of answers, cut to a length, which TRL makes tokens of where they are not there yet."""
-        kind, training = self.settings.kind, self.settings.training
-        batch = training.per_device_train_batch_size if kind.is_batched else None
+    def _tokenised(self, path, length, batch=None):
+        """Rows of answers, cut to a length, which TRL makes tokens of where they are not there yet.
+
+        Evaluations take the answer beside each held-out one themselves, whatever the micro-batch is.
+        """
+        kind = self.settings.kind
 
         def tokenise(texts):
             watch = trainer.StepWatch(self.device, lambda: 0.0, lambda event, rows: None)

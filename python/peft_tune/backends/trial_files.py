@@ -120,17 +120,14 @@ class Rows:
         if key not in self._kept:
             import datasets
 
-            # One trial has two files.
-            while len(self._kept) > 3:
-                del self._kept[next(iter(self._kept))]
+            make_room(self._kept)
             self._kept[key] = datasets.Dataset.from_file(path, in_memory=in_memory)
         return self._kept[key]
 
     def longest(self, path, count):
         """The numbers of the rows with the most tokens, these first; of equal ones those that come first."""
         if self._longest[0] != path:
-            lengths = lengths_of(self.open(path))
-            self._longest = (path, sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)))
+            self._longest = (path, longest_first(lengths_of(self.open(path))))
         return self._longest[1][:count]
 
     def targets(self, path, count):
@@ -178,7 +175,7 @@ class Answers:
             lengths = [max(of_row) for of_row in zip(*of_answers)]
             if "prompt_ids" in names:
                 lengths = [sum(both) for both in zip(lengths, lengths_of(self.tokens, "prompt_ids"))]
-            self._longest = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
+            self._longest = longest_first(lengths)
         return self._longest[:count]
 
 
@@ -197,11 +194,20 @@ class AnswerRows:
             with open(path, encoding="utf-8") as file:
                 texts = datasets.Dataset.from_list([json.loads(line) for line in file])
             answers = Answers(tokenise(texts), datasets.Dataset.from_list([texts[0]]))
-            # One trial has two files.
-            while len(self._kept) > 3:
-                del self._kept[next(iter(self._kept))]
+            make_room(self._kept)
             self._kept[key] = answers
         return self._kept[key]
+
+
+def make_room(kept):
+    """Drops what was kept first: one trial has two files."""
+    while len(kept) > 3:
+        del kept[next(iter(kept))]
+
+
+def longest_first(lengths):
+    """The numbers of rows by their lengths, the longest first; of equal ones those that come first."""
+    return sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
 
 
 def lengths_of(rows, column="input_ids"):
