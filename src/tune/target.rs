@@ -122,7 +122,11 @@ impl TargetForecast {
         if let (Some(_), Some(rows)) = (prediction.tokens_per_s, rows) {
             // The peak is that of full rows, the speed that of the mean micro-batch, of which padding is no work done.
             let (usual, share) = mean_micro_batch(setting, batch, rows);
-            if let Some(speed) = predicted(&usual)?.tokens_per_s {
+            let speed = match usual == *setting {
+                true => prediction.tokens_per_s,
+                false => predicted(&usual)?.tokens_per_s,
+            };
+            if let Some(speed) = speed {
                 metrics.insert(TARGET_THROUGHPUT, share * speed);
             }
         }

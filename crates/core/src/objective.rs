@@ -87,6 +87,10 @@ pub const EXACT_MATCH: &str = "exact_match";
 pub const REWARD_ACCURACY: &str = "reward_accuracy";
 /// Name of the metric that holds the mean reward of chosen answers above that of rejected ones, on the held-out rows.
 pub const REWARD_MARGIN: &str = "reward_margin";
+
+/// Metrics of what was learnt: only a training has them, and they differ by its seed.
+pub const OF_LEARNING: [&str; 4] = [LOSS, TOKEN_ACCURACY, REWARD_ACCURACY, REWARD_MARGIN];
+
 /// Name of the metric that holds the throughput predicted of another stack on its device, in tokens/s; padding is
 /// not counted where the data's rows are known.
 pub const TARGET_THROUGHPUT: &str = "target_throughput";
@@ -107,6 +111,11 @@ const MAXIMISED: [&str; 8] = [
     LOSS_KEPT_PERCENT,
     TOP1_AGREEMENT_PERCENT,
 ];
+
+/// Whether a metric is a share, from 0 to 1.
+pub fn is_share(metric: &str) -> bool {
+    [TOKEN_ACCURACY, EXACT_MATCH, REWARD_ACCURACY].contains(&metric)
+}
 
 /// Metrics that the engine measures, and those that are predicted of another stack in their place.
 const TARGETS: [(&str, &str); 2] = [(THROUGHPUT, TARGET_THROUGHPUT), (PEAK_MEMORY, TARGET_PEAK_MEMORY)];
@@ -188,7 +197,7 @@ impl Objective {
     /// 100.
     pub fn possible(&self, value: f64) -> f64 {
         match self.metric.as_str() {
-            TOKEN_ACCURACY | EXACT_MATCH | REWARD_ACCURACY => value.clamp(0.0, 1.0),
+            metric if is_share(metric) => value.clamp(0.0, 1.0),
             TOP1_AGREEMENT_PERCENT => value.clamp(0.0, 100.0),
             _ => value,
         }

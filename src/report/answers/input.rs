@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use peft_tune_core::objective::{LOSS, REWARD_ACCURACY, REWARD_MARGIN, TOKEN_ACCURACY};
+use peft_tune_core::objective::OF_LEARNING;
 use peft_tune_core::space::Widening;
 use peft_tune_core::study::{Confirmed, Metrics, Trial, TrialNumber, interval_of};
 use peft_tune_search::{Insight, NEAR_BEST_LOSS, Problem, Proposal};
@@ -48,11 +48,7 @@ impl<'a> AnswersInput<'a> {
         let of_repeats = self.repeats(trial.number, metric).map(|one| one.interval * value.abs());
         let own = trial.state.metrics().and_then(|metrics| own_interval(metrics, metric));
         let own = own.map(|share| share * value.abs());
-        let assumed = || {
-            [LOSS, TOKEN_ACCURACY, REWARD_ACCURACY, REWARD_MARGIN]
-                .contains(&metric)
-                .then(|| ASSUMED_LOSS_NOISE * value.abs())
-        };
+        let assumed = || OF_LEARNING.contains(&metric).then(|| ASSUMED_LOSS_NOISE * value.abs());
         of_repeats.or(own).or_else(assumed).unwrap_or(0.0)
     }
 

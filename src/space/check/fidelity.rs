@@ -5,9 +5,7 @@ use std::num::NonZeroU64;
 use super::Context;
 use crate::space::file::{ConfirmEntry, PrunerDetails, PrunerEntry, StopEntry};
 use crate::space::{SpaceError, StudyFile};
-use peft_tune_core::objective::{
-    Constraint, LOSS, Objective, REWARD_ACCURACY, REWARD_MARGIN, THROUGHPUT, TOKEN_ACCURACY,
-};
+use peft_tune_core::objective::{Constraint, OF_LEARNING, Objective, THROUGHPUT};
 use peft_tune_core::space::{ConfirmPlan, PrunerChoice, PrunerKind, RepeatsInAll, StopRule};
 use peft_tune_core::study::TrialPlan;
 
@@ -111,8 +109,7 @@ impl Context<'_> {
             Some(ConfirmEntry::None) => return Ok(None),
             Some(ConfirmEntry::Plan(details)) => details,
             None => {
-                let noisy =
-                    |metric: &str| [THROUGHPUT, LOSS, TOKEN_ACCURACY, REWARD_ACCURACY, REWARD_MARGIN].contains(&metric);
+                let noisy = |metric: &str| metric == THROUGHPUT || OF_LEARNING.contains(&metric);
                 let matters = objectives.iter().any(|objective| noisy(&objective.metric))
                     || constraints.iter().any(|constraint| noisy(&constraint.metric));
                 return Ok((trains_recipes && matters).then_some(default));

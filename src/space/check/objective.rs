@@ -6,8 +6,8 @@ use crate::space::error::nearest;
 use crate::space::file::{Bytes, Count, Entries, FileValue, ObjectiveEntry};
 use crate::space::yaml::Span;
 use peft_tune_core::objective::{
-    Bound, Constraint, Direction, EXACT_MATCH, LOSS, LOSS_KEPT_PERCENT, Objective, PEAK_MEMORY, REWARD_ACCURACY,
-    THROUGHPUT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
+    Bound, Constraint, Direction, EXACT_MATCH, LOSS, LOSS_KEPT_PERCENT, Objective, PEAK_MEMORY, THROUGHPUT,
+    TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT, is_share,
 };
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::ParamValue;
@@ -156,7 +156,7 @@ fn check_metric(metric: &str, scored: Scored<'_>, at: impl Fn() -> Box<Span>) ->
 fn expected_value(metric: &str) -> &'static str {
     match metric {
         PEAK_MEMORY => "a size such as 22 GiB",
-        TOKEN_ACCURACY | EXACT_MATCH | REWARD_ACCURACY => "a share from 0 to 1, such as 0.62 or 62%",
+        metric if is_share(metric) => "a share from 0 to 1, such as 0.62 or 62%",
         TOKEN_ACCURACY_LOST_PERCENT => "a percentage of at most 100, such as 1.2",
         TOP1_AGREEMENT_PERCENT => "a percentage from 0 to 100, such as 98.8",
         LOSS_KEPT_PERCENT => "a percentage such as 99.5",
@@ -192,7 +192,7 @@ fn metric_value(metric: &str, text: &str) -> Option<f64> {
     let plain = |text: &str| text.parse::<f64>().ok().filter(|value| value.is_finite());
     let percent = text.strip_suffix('%').and_then(|text| plain(text.trim_end()));
     let number = match (percent, metric) {
-        (Some(percent), TOKEN_ACCURACY | EXACT_MATCH | REWARD_ACCURACY) => Some(percent / 100.0),
+        (Some(percent), metric) if is_share(metric) => Some(percent / 100.0),
         (Some(percent), LOSS_KEPT_PERCENT | TOP1_AGREEMENT_PERCENT | TOKEN_ACCURACY_LOST_PERCENT) => Some(percent),
         _ => plain(text),
     };
@@ -203,7 +203,7 @@ fn metric_value(metric: &str, text: &str) -> Option<f64> {
 /// Whether a metric can have this value: a share of 62 is a mistake for 0.62.
 fn is_possible(metric: &str, value: f64) -> bool {
     match metric {
-        TOKEN_ACCURACY | EXACT_MATCH | REWARD_ACCURACY => (0.0..=1.0).contains(&value),
+        metric if is_share(metric) => (0.0..=1.0).contains(&value),
         TOKEN_ACCURACY_LOST_PERCENT => value <= 100.0,
         TOP1_AGREEMENT_PERCENT => (0.0..=100.0).contains(&value),
         LOSS_KEPT_PERCENT => value >= 0.0,
@@ -232,6 +232,7 @@ pub(super) fn follow_loss(objectives: &[Objective], constraints: &[Constraint], 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use peft_tune_core::objective::TOKEN_ACCURACY;
 
     #[test]
     fn bounds_are_read_in_the_metric_s_unit() {

@@ -5,8 +5,8 @@ use super::score::score_metrics;
 use crate::space::SpaceError;
 use crate::space::file::{StudyFile, TrialEntry};
 use peft_tune_core::objective::{
-    Constraint, LOSS, LOSS_KEPT_PERCENT, Objective, PEAK_MEMORY, REWARD_ACCURACY, REWARD_MARGIN, THROUGHPUT,
-    TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
+    Constraint, LOSS, LOSS_KEPT_PERCENT, OF_LEARNING, Objective, PEAK_MEMORY, THROUGHPUT, TOKEN_ACCURACY_LOST_PERCENT,
+    TOP1_AGREEMENT_PERCENT,
 };
 use peft_tune_core::recipe::{StudyLength, TrainingLength, TrainingSettings};
 use peft_tune_core::score::ScorePlan;
@@ -43,9 +43,7 @@ impl Context<'_> {
         let measures = asked(THROUGHPUT) || asked(PEAK_MEMORY) || trial.profile_steps.is_some();
         let accuracy = self.accuracy(file, score, &asked)?;
         let measured = accuracy.is_required || accuracy.score.is_some();
-        let is_learnt = [LOSS, TOKEN_ACCURACY, REWARD_ACCURACY, REWARD_MARGIN]
-            .into_iter()
-            .any(asked);
+        let is_learnt = OF_LEARNING.into_iter().any(asked);
         let trains = is_learnt || measured || length.is_some();
         Ok(TrialPlan {
             measure: measures.then(|| MeasurePlan {

@@ -23,7 +23,7 @@ impl Context<'_> {
         let of_file = parameters.fixed.get(NAME).and_then(named);
         let trainer = of_file.unwrap_or_default();
         let of_baseline = baseline.get(NAME).and_then(named);
-        let is_searched = parameters.space.parameters.iter().any(|one| one.name == NAME);
+        let is_searched = searches(parameters, NAME);
         let several = [
             (is_searched, ["space", NAME]),
             (of_baseline.is_some_and(|other| other != trainer), ["baseline", NAME]),
@@ -36,13 +36,15 @@ impl Context<'_> {
                     .into(),
             });
         }
-        let reads = [("beta", !trainer.is_sft()), ("reference", trainer.row().has_reference)];
-        let mut unread = reads.into_iter().filter(|(_, is_read)| !is_read);
+        let reads: [(&str, fn(TrainerKind) -> bool); 2] = [
+            ("beta", |kind| !kind.is_sft()),
+            ("reference", |kind| kind.row().has_reference),
+        ];
+        let mut unread = reads.into_iter().filter(|(_, is_reader)| !is_reader(trainer));
         match unread.find(|(name, _)| self.document.has(&["space", name])) {
             None => Ok(trainer),
-            Some((name, _)) => {
-                let all = TrainerKind::ALL.into_iter();
-                let readers = all.filter(|kind| !kind.is_sft() && (name == "beta" || kind.row().has_reference));
+            Some((name, is_reader)) => {
+                let readers = TrainerKind::ALL.into_iter().filter(|kind| is_reader(*kind));
                 let readers: Vec<_> = readers.map(TrainerKind::name).collect();
                 Err(SpaceError::Rejected {
                     at: self.document.key(&["space", name]),
@@ -62,7 +64,7 @@ impl Context<'_> {
         trainer: TrainerKind,
         parameters: &Parameters,
     ) -> Cow<'f, [ObjectiveEntry]> {
-        match self.document.has(&["objectives"]) || trainer.is_sft() || !searches_beta(parameters) {
+        match self.document.has(&["objectives"]) || trainer.is_sft() || !searches(parameters, "beta") {
             true => Cow::Borrowed(&file.objectives),
             false => Cow::Owned(
                 [THROUGHPUT, PEAK_MEMORY, REWARD_ACCURACY]
@@ -88,7 +90,7 @@ impl Context<'_> {
                 )
             } else if !trainer.is_sft() && metric == TOKEN_ACCURACY {
                 format!("`trainer: {trainer}` compares answers and measures no `{metric}`; write `{REWARD_ACCURACY}`")
-            } else if searches_beta(parameters) && [LOSS, REWARD_MARGIN].contains(&metric) {
+            } else if searches(parameters, "beta") && [LOSS, REWARD_MARGIN].contains(&metric) {
                 format!(
                     "`beta` is searched, and it is the scale of `{metric}`, which does not compare between values of it; write \
                      `{REWARD_ACCURACY}`, or fix `beta`"
@@ -116,7 +118,7 @@ impl Context<'_> {
     }
 }
 
-/// Whether trials may differ in `beta`.
-fn searches_beta(parameters: &Parameters) -> bool {
-    parameters.space.parameters.iter().any(|one| one.name == "beta")
+/// Whether trials may differ in a setting.
+fn searches(parameters: &Parameters, name: &str) -> bool {
+    parameters.space.parameters.iter().any(|one| one.name == name)
 }

@@ -123,10 +123,7 @@ fn owed_with_reasons(
         point[index] = level;
         // Other parameters may exist beside another choice; what was trained is settled, too.
         let mut point = candidates.settled(&point);
-        let is_its = |trained: &Point| {
-            let mut others = used.iter().filter(|index| **index != rate);
-            others.all(|index| (trained[*index] - point[*index]).abs() <= ROUNDING)
-        };
+        let is_its = |trained: &Point| are_alike_but(used, rate, trained, &point);
         // With trainings that were stopped, at what they were expected to end with.
         let known = observations.data[loss]
             .points
@@ -178,6 +175,12 @@ pub(super) fn untrained_choice(
     levels.find(|(index, level)| modelled.iter().all(|point| point[*index] != *level))
 }
 
+/// Whether two points differ in none of these parameters, but perhaps in one.
+fn are_alike_but(used: &[usize], but: usize, one: &[f64], other: &[f64]) -> bool {
+    let mut others = used.iter().filter(|index| **index != but);
+    others.all(|index| (one[*index] - other[*index]).abs() <= ROUNDING)
+}
+
 /// How much more loss than with one value of a parameter trainings had that differ in nothing but another value of it.
 fn lost_by(observations: &Observations<'_>, loss: usize, index: usize, [one, other]: [f64; 2]) -> Vec<f64> {
     let data = &observations.data[loss];
@@ -185,10 +188,8 @@ fn lost_by(observations: &Observations<'_>, loss: usize, index: usize, [one, oth
         let known = data.points.iter().zip(&data.values);
         known.filter(move |(point, _)| (point[index] - level).abs() <= ROUNDING)
     };
-    let is_pair = |one: &Point, other: &Point| {
-        let mut used = observations.modelled[loss].used.iter().filter(|used| **used != index);
-        used.all(|used| (one[*used] - other[*used]).abs() <= ROUNDING)
-    };
+    let used = &observations.modelled[loss].used;
+    let is_pair = |one: &Point, other: &Point| are_alike_but(used, index, one, other);
     let differences = with(other).flat_map(|(point, lost)| {
         let partners = with(one).filter(move |(partner, _)| is_pair(partner, point));
         partners.map(move |(_, won)| lost - won)
