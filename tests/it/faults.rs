@@ -24,7 +24,7 @@ mod places;
 /// The protocol as a worker speaks it.
 mod protocol;
 /// Faults that are not a setting's.
-mod study;
+pub(crate) mod study;
 /// Output as a person sees it: terminals, pipes, Ctrl-C.
 mod terminals;
 /// Workers that hang, crash, and run out of memory.

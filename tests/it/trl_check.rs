@@ -1,7 +1,6 @@
 //! `peft-tune check`. PyTorch and TRL are stand-ins of plain Python (`tests/stand_in_trl`), which train what they are told
 //! to have trained; everything else is real. `scripts/peers/trl-test.sh` compares the engines with TRL itself.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -9,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::mocked::errors_of;
 use crate::trl_backend::{has_python, with_stand_ins};
+use crate::trl_search::stand_in;
 
 const STEPS: usize = 4;
 
@@ -140,13 +140,8 @@ fn rows_in_another_order_and_a_training_without_an_adapter_are_compared_too() {
     let replayed = folder.join("replayed.json");
     std::fs::write(&replayed, found["native"].to_string()).unwrap();
     let mut command = check(folder, &["--python", "python3"]);
-    let output = output_of(
-        {
-            command.env("STAND_IN_REPLAY", &replayed);
-            command
-        },
-        0,
-    );
+    command.env("STAND_IN_REPLAY", &replayed);
+    let output = output_of(command, 0);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     for part in [
         "4 steps of recipe.yaml in fp32 on cpu, in the built-in engine and in TRL",
@@ -186,9 +181,7 @@ fn what_cannot_be_compared_is_bad_input() {
         let answer = format!(
             r#"{{"python": "3.12.3", "torch": {torch}, "transformers": "5.23.0", "peft": "0.21.2", "trl": "1.16.0", "accelerate": "1.15.0", "datasets": "5.2.0", "devices": [], "missing": [{missing}]}}"#
         );
-        let path = folder.path().join("python");
-        std::fs::write(&path, format!("#!/bin/sh\necho '{answer}'\n")).unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        stand_in(folder.path(), &format!("echo '{answer}'"));
         let told = refused(folder.path(), &["--python", "./python"]);
         for part in parts {
             assert!(told.contains(part), "{part}: {told}");

@@ -248,30 +248,20 @@ fn a_study_keeps_the_engine_that_it_began_in() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_model_that_the_built_in_engine_lacks_is_trained() {
-    use crate::faults::bench::{Bench, Finished, messages};
+    use crate::faults::bench::{Finished, SPACE, messages};
+    use crate::faults::study::with_own_model;
     use crate::trl_backend::{has_python, search};
 
     if !has_python() {
         return;
     }
-    let bench = Bench::new();
-    let quickstart = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart/base");
-    std::fs::create_dir(bench.path("base")).unwrap();
-    for entry in std::fs::read_dir(&quickstart).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), bench.path("base").join(entry.file_name())).unwrap();
-    }
+    let bench = with_own_model(SPACE);
     let rewritten = |name: &str, from: &str, to: &str| {
         let text = std::fs::read_to_string(bench.path(name)).unwrap();
         assert!(text.contains(from), "{text}");
         std::fs::write(bench.path(name), text.replace(from, to)).unwrap();
     };
     rewritten("base/config.json", "\"llama\"", "\"falcon_h1\"");
-    rewritten(
-        "space.yaml",
-        &format!("model: {}", quickstart.display()),
-        "model: ./base",
-    );
     let output = search(&bench, &["--trials", "3"]).output().unwrap();
     let said = messages(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");

@@ -49,7 +49,7 @@ impl Args {
             Some(name) => name.to_owned(),
         };
         device::check(&name).map_err(CliError::bad_input)?;
-        match name == CPU || stack.gpu(&name).is_some() {
+        match stack.has_device(&name) {
             true => Ok(name),
             false => Err(CliError::bad(format!(
                 "`--device {name}`: PyTorch in {} computes on {}; name a device that both engines have",

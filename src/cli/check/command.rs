@@ -10,9 +10,7 @@ use super::setting::CheckedRecipe;
 use super::text::{Report, steps_text};
 use crate::cli::CliError;
 use crate::cli::options::backend::BackendName;
-use crate::cli::processes::engine::Engine;
 use crate::cli::processes::interpreter::{Interpreter, Stack};
-use crate::cli::search::trl::Place;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, terminal_width, write_exact, write_result};
 use crate::cli::train::opening::data_of;
@@ -35,11 +33,7 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
     let checked = CheckedRecipe::of(&args.recipe, RecipeFile::read(&args.recipe)?)?;
     let stack = Interpreter::find(args.python.as_deref())?.probe()?;
     let device = args.device(&stack)?;
-    let place = Place {
-        on_cpu: device == "cpu",
-        packages: &stack.packages,
-    };
-    checked.check(&args.recipe, place)?;
+    checked.check(&args.recipe, device == "cpu", &stack.packages)?;
     let files = ModelFiles::resolve_weights(&checked.recipe.model, &mut DownloadProgress::default())
         .map_err(CliError::bad_input)?;
     // Read once, for the workers of both to find in the cache.
@@ -77,22 +71,22 @@ fn compare(args: &Args, checked: &CheckedRecipe, stack: &Stack, device: &str) ->
     let adapter = folder.path().join("adapter");
     let recipe = &checked.recipe;
     let handed = |how: fn(PathBuf) -> FirstAdapter| recipe.adapter.is_some().then(|| how(adapter.clone()));
-    let place = Placement {
+    let slot = Placement {
         device: Some(device.to_owned()),
         threads: args.compute.threads(),
         hardware: device.to_owned(),
         ..Placement::default()
     };
     let native = EngineWorker {
-        engine: Engine::Native,
+        engine: BackendName::Native,
         words: args.compute.kernels.words(),
-        place: place.clone(),
+        slot: slot.clone(),
     };
-    let steps = steps_text(usize::try_from(args.steps).unwrap_or(usize::MAX));
+    let steps = steps_text(args.steps);
     let trl = EngineWorker {
-        engine: Engine::Trl,
+        engine: BackendName::Trl,
         words: stack.worker_words(),
-        place,
+        slot,
     };
     tell(format_args!("training {steps} in {} on {device}", native.engine.text()));
     let native = native.train(recipe.clone(), args.steps, handed(FirstAdapter::Write))?;

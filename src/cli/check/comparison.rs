@@ -40,7 +40,7 @@ impl Trained {
 }
 
 /// Largest relative differences between two trainings; infinite where one has no number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Differences {
     /// Difference of losses, of steps and of the held-out rows.
     pub losses: f64,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::comparison::Trained;
 use crate::cli::CliError;
-use crate::cli::processes::engine::Engine;
+use crate::cli::options::backend::BackendName;
 use crate::report::explanation::reason_message;
 use crate::worker::{
     Evaluator, EvaluatorError, FirstAdapter, Launcher, Placement, PoolSettings, Task, TrialEvent, TrialRequest,
@@ -17,7 +17,7 @@ use peft_tune_core::study::{
 use peft_tune_engine::StepEvent;
 
 /// Time between two looks at what the worker said.
-const PATIENCE: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_secs(1);
 /// Steps that memory and time are measured over; they are the training's own where it has room for them.
 const MEASURED: MeasurePlan = MeasurePlan {
     steps: 3,
@@ -28,10 +28,10 @@ const HELD_OUT_ROWS: usize = 16;
 
 /// A worker that is yet to be started.
 pub(super) struct EngineWorker {
-    pub engine: Engine,
+    pub engine: BackendName,
     /// Words that make a worker one of this engine.
     pub words: Vec<String>,
-    pub place: Placement,
+    pub slot: Placement,
 }
 
 impl EngineWorker {
@@ -47,11 +47,11 @@ impl EngineWorker {
     ) -> Result<Trained, CliError> {
         let program = std::env::current_exe().map_err(CliError::failed)?;
         let launcher = Launcher::local(program).with_arguments(self.words);
-        let mut pool = WorkerPool::new(PoolSettings::new(launcher, vec![self.place]));
+        let mut pool = WorkerPool::new(PoolSettings::new(launcher, vec![self.slot]));
         pool.submit(request(recipe, steps, first_adapter)).map_err(lost)?;
         let mut told: Vec<StepEvent> = Vec::new();
         loop {
-            match pool.next_event(PATIENCE).map_err(lost)? {
+            match pool.next_event(POLL).map_err(lost)? {
                 Some(TrialEvent::Step {
                     phase: Phase::Train,
                     step,
@@ -93,7 +93,7 @@ fn request(recipe: Recipe, steps: u64, first_adapter: Option<FirstAdapter>) -> T
     }
 }
 
-fn ended(engine: Engine, steps: Vec<StepEvent>, state: &TrialState) -> Result<Trained, CliError> {
+fn ended(engine: BackendName, steps: Vec<StepEvent>, state: &TrialState) -> Result<Trained, CliError> {
     match state {
         TrialState::Complete { metrics } => Ok(Trained::new(steps, metrics)),
         TrialState::Failed { reason, .. } => Err(failure(engine, reason)),
@@ -105,7 +105,7 @@ fn ended(engine: Engine, steps: Vec<StepEvent>, state: &TrialState) -> Result<Tr
 }
 
 /// The error that a failed training means.
-fn failure(engine: Engine, reason: &FailReason) -> CliError {
+fn failure(engine: BackendName, reason: &FailReason) -> CliError {
     let (title, message) = (engine.text(), reason_message(reason));
     match reason {
         FailReason::Invalid { .. } => CliError::bad(format!("{title} does not train this recipe: {message}")),
@@ -129,7 +129,7 @@ mod tests {
         let invalid = FailReason::Invalid {
             message: "no module `x`".to_owned(),
         };
-        let error = failure(Engine::Trl, &invalid);
+        let error = failure(BackendName::Trl, &invalid);
         assert_eq!(
             (error.exit_code(), error.to_string().contains("TRL does not train")),
             (2, true)
@@ -140,7 +140,7 @@ mod tests {
             requested_bytes: None,
             limit_bytes: None,
         };
-        let error = failure(Engine::Native, &memory);
+        let error = failure(BackendName::Native, &memory);
         assert_eq!(error.exit_code(), 1);
         assert!(error.to_string().contains("ended with out_of_memory"), "{error}");
     }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use crate::cli::CliError;
-use crate::cli::search::trl::{Place, refusals_of};
+use crate::cli::processes::interpreter::Package;
+use crate::cli::search::trl::refusal_of;
 use peft_tune_core::recipe::{Recipe, TorchSettings};
 
 /// A recipe for two engines.
@@ -76,15 +77,10 @@ impl CheckedRecipe {
     ///
     /// # Errors
     /// Bad input, with the file and the key.
-    pub(super) fn check(&self, path: &Path, place: Place<'_>) -> Result<(), CliError> {
-        match refusals_of(&self.for_other(), place).into_iter().next() {
+    pub(super) fn check(&self, path: &Path, on_cpu: bool, packages: &[Package]) -> Result<(), CliError> {
+        match refusal_of(&self.for_other(), on_cpu, packages) {
             None => Ok(()),
-            Some(refusal) => Err(CliError::bad(format!(
-                "{}: key `{}`: {}",
-                path.display(),
-                refusal.field,
-                refusal.message
-            ))),
+            Some(reason) => Err(CliError::bad(format!("{}: {reason}", path.display()))),
         }
     }
 }
@@ -138,14 +134,10 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(pairs.contains("recipe.yaml: key `trainer`"), "{pairs}");
-        let place = Place {
-            on_cpu: true,
-            packages: &[],
-        };
         let refused = |change: fn(&mut Recipe)| {
             let found = checked(change).unwrap();
             found
-                .check(Path::new("recipe.yaml"), place)
+                .check(Path::new("recipe.yaml"), true, &[])
                 .err()
                 .map(|error| error.to_string())
         };

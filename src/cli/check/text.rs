@@ -39,7 +39,7 @@ impl Report<'_> {
         } = self;
         let mut text = format!(
             "{} of {recipe} in {precision} on {device}, in the built-in engine and in TRL\n\n{}\n{}\n",
-            steps_text(comparison.native.steps.len()),
+            steps_text(comparison.native.steps.len() as u64),
             steps(comparison).to_text(width),
             wholes(comparison).to_text(width)
         );
@@ -50,7 +50,7 @@ impl Report<'_> {
 }
 
 /// A number of steps in words.
-pub(super) fn steps_text(count: usize) -> String {
+pub(super) fn steps_text(count: u64) -> String {
     format!("{count} {}", if count == 1 { "step" } else { "steps" })
 }
 

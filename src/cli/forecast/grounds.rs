@@ -58,7 +58,7 @@ impl<'a> Grounds<'a> {
             (Err(error), _) => return Err(error),
         };
         let how = Measuring::on(slot.threads).within(study.budget.time_s);
-        let gpu = gpu_of(study, slot, stack);
+        let gpu = gpu_of(slot, stack);
         let here = TrialDevice::on(gpu, Some(store), how, &precisions_of(study, base)).await?;
         Ok(Some(Self {
             study,
@@ -84,13 +84,13 @@ impl<'a> Grounds<'a> {
 }
 
 /// GPU that the trials of a slot run on, as PyTorch names it where that computes; `None` for the processor.
-fn gpu_of(study: &Study, slot: &Placement, stack: Option<&Stack>) -> Option<DeviceFacts> {
+fn gpu_of(slot: &Placement, stack: Option<&Stack>) -> Option<DeviceFacts> {
     let named = slot.device.as_deref();
-    match (&study.backend, stack) {
-        (Backend::Trl(_), Some(stack)) => stack.gpu(named?).map(|gpu| DeviceFacts {
+    match stack {
+        Some(stack) => stack.gpu(named?).map(|gpu| DeviceFacts {
             name: gpu.name.clone(),
             memory_bytes: gpu.bytes,
         }),
-        _ => device::first_gpu().filter(|_| named != Some("cpu")),
+        None => device::first_gpu().filter(|_| named != Some("cpu")),
     }
 }

@@ -3,13 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::predicted_model::PredictedModel;
 use super::trial_device::TrialDevice;
 use crate::cli::data::known_offline::shape_in;
 use crate::cli::data::row_lengths::rows_of;
-use crate::space::{Backend, ReadOptions, Study, StudyFile, TrlBackend};
+use crate::space::{Backend, BackendKind, ReadOptions, Study, StudyFile, TrlBackend};
 use crate::store::{DEVICE, Store, StudyOverview};
 use crate::tune::{Forecast, TargetForecast};
 use peft_tune_core::predict;
@@ -26,7 +24,11 @@ pub(in crate::cli) async fn of_stored(study: &StudyOverview, store: &Store) -> O
     // The file's paths are those of the folder that the search began in; the settings that were stored are whole.
     let settings = store.definitions().settings(study.id).await.ok()?;
     // The file may say one engine where the command line asked for another.
-    file.backend = backend_of(&settings["backend"])?;
+    file.backend = match study.backend {
+        BackendKind::Native => Backend::Native,
+        BackendKind::Trl => Backend::Trl(TrlBackend::default()),
+        BackendKind::Command => return None,
+    };
     file.base = serde_json::from_value(settings["base"].clone()).ok()?;
     let base = file.base.as_ref()?;
     if file.launcher.is_elsewhere() {
@@ -42,15 +44,6 @@ pub(in crate::cli) async fn of_stored(study: &StudyOverview, store: &Store) -> O
     let here = device_of(study, &file.backend, store).await?;
     let target = of_target(&file, &files.config);
     Some(Arc::new(here.forecast(&file, model, rows).with_target(target)))
-}
-
-/// The backend of a study, as its definition has it; `None` for a command.
-fn backend_of(stored: &Value) -> Option<Backend> {
-    match stored {
-        Value::Null => Some(Backend::Native),
-        stored if stored["trl"].is_object() => Some(Backend::Trl(TrlBackend::default())),
-        _ => None,
-    }
 }
 
 /// The device that a study's trials ran on, as far as this machine knows it.

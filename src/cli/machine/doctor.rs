@@ -9,8 +9,8 @@ use super::cpu_ceilings::{MeasuredCeilings, Measuring};
 use super::record::machine;
 use super::{cpu_ceilings, gpu_ceilings};
 use crate::cli::CliError;
+use crate::cli::options::backend::BackendName;
 use crate::cli::options::database::{DatabaseArgs, block_on};
-use crate::cli::processes::engine::Engine;
 use crate::cli::processes::interpreter::{Interpreter, Stack};
 use crate::cli::terminal::output::{tell, write_result};
 use crate::report::{bytes, printable, significant};
@@ -70,9 +70,9 @@ struct Diagnosis {
 #[derive(Debug, Serialize)]
 struct Auto {
     /// Engine for models of the built-in engine's families.
-    known_family: Engine,
+    known_family: BackendName,
     /// Engine for other models; absent where there is none.
-    other_family: Option<Engine>,
+    other_family: Option<BackendName>,
 }
 
 /// The Python that trials of `backend: trl` would run in.
@@ -340,11 +340,11 @@ impl Trl {
     fn auto(&self, has_gpu: bool) -> Auto {
         match self {
             Self::Found(stack) => Auto {
-                known_family: Engine::preferred(has_gpu || !stack.devices.is_empty()),
-                other_family: Some(Engine::Trl),
+                known_family: BackendName::preferred(has_gpu || !stack.devices.is_empty()),
+                other_family: Some(BackendName::Trl),
             },
             Self::Missing(_) => Auto {
-                known_family: Engine::Native,
+                known_family: BackendName::Native,
                 other_family: None,
             },
         }

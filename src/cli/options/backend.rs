@@ -1,9 +1,12 @@
 //! Engines of trials, as options name them.
 
+use serde::Serialize;
+
 use crate::space::{Backend, TrlBackend};
 
 /// An engine that trains recipes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
 pub(in crate::cli) enum BackendName {
     /// The built-in training engine.
     #[default]
@@ -18,6 +21,22 @@ impl BackendName {
         match self {
             Self::Native => Backend::Native,
             Self::Trl => Backend::Trl(TrlBackend::default()),
+        }
+    }
+
+    /// The backend to take where both can train a study. Kernels of the built-in engine were not checked against PyTorch's on a GPU.
+    pub(in crate::cli) fn preferred(on_gpu: bool) -> Self {
+        match on_gpu {
+            true => Self::Trl,
+            false => Self::Native,
+        }
+    }
+
+    /// The name, for people.
+    pub(in crate::cli) fn text(self) -> &'static str {
+        match self {
+            Self::Native => "the built-in engine",
+            Self::Trl => "TRL",
         }
     }
 }

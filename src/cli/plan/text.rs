@@ -83,8 +83,8 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
     if let Some(base) = &study.base {
         line("model", base.model.clone());
     }
-    let place = stack.map_or_else(String::new, |stack| format!(", in {}", stack.title()));
-    line("machine", format!("{machine}{place}"));
+    let trains_in = stack.map_or_else(String::new, |stack| format!(", in {}", stack.title()));
+    line("machine", format!("{machine}{trains_in}"));
     if let Some(about) = about {
         line("speed", about.text());
     }

@@ -248,6 +248,11 @@ impl Stack {
         self.devices.get(number)
     }
 
+    /// Whether it computes on a device of this name: the processor, or a GPU that PyTorch sees.
+    pub(in crate::cli) fn has_device(&self, device: &str) -> bool {
+        device == "cpu" || self.gpu(device).is_some()
+    }
+
     /// Words that make a worker train in this Python.
     pub(in crate::cli) fn worker_words(&self) -> Vec<String> {
         let python = self.interpreter.to_string_lossy().into_owned();
@@ -286,7 +291,7 @@ fn within() -> Result<Seconds, CliError> {
 }
 
 /// The last line of what was printed, as far as it is shown; `None` where that is nothing.
-fn last_words(printed: &[u8]) -> Option<String> {
+pub(in crate::cli) fn last_words(printed: &[u8]) -> Option<String> {
     let printed = String::from_utf8_lossy(printed);
     let line = printed.lines().rfind(|line| !line.trim().is_empty())?;
     let shown: String = line.trim().chars().take(SHOWN).collect();

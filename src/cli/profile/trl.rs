@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::args::Args;
 use crate::cli::CliError;
 use crate::cli::machine::record::machine;
-use crate::cli::processes::interpreter::{Interpreter, Stack, resolved};
+use crate::cli::processes::interpreter::{Interpreter, Stack, last_words};
 use crate::cli::search::trl::refusal_of;
 use crate::cli::terminal::output::tell;
 use crate::report::printable;
@@ -26,8 +26,6 @@ const PLAN: MeasurePlan = MeasurePlan {
 };
 /// The processor among the names of devices.
 const CPU: &str = "cpu";
-/// Characters of what was printed, and is no answer, that are shown.
-const SHOWN: usize = 200;
 
 /// What the Python prints.
 #[derive(Deserialize)]
@@ -52,11 +50,10 @@ enum Answer {
 /// Bad input: options of the built-in engine; no Python that trains in TRL; a recipe that it does not train. Else a failure of the Python.
 pub(super) fn measured(args: &Args, recipe: &Recipe) -> Result<(Profile, Option<String>), CliError> {
     refuse_options(args)?;
-    let named = args.python.as_deref().map(resolved);
-    let stack = Interpreter::find(named.as_deref())?.probe()?;
-    let device = device_of(args.compute.device.as_deref(), &stack)?;
     refuse_preferences(recipe)?;
     refuse_launched(recipe)?;
+    let stack = Interpreter::find(args.python.as_deref())?.probe()?;
+    let device = device_of(args.compute.device.as_deref(), &stack)?;
     if let Some(reason) = refusal_of(recipe, device == CPU, &stack.packages) {
         return Err(CliError::bad(reason));
     }
@@ -137,7 +134,7 @@ fn device_of(asked: Option<&str>, stack: &Stack) -> Result<String, CliError> {
         None | Some("auto" | "cuda") => "cuda:0",
         Some(name) => name,
     };
-    if device != CPU && stack.gpu(device).is_none() {
+    if !stack.has_device(device) {
         let device = device.to_owned();
         return Err(CliError::bad_input(PythonWorkerError::NoDevice { device }));
     }
@@ -195,18 +192,11 @@ fn answer_of(output: &Output) -> Result<(Profile, Option<String>), CliError> {
             message,
         }) => Err(CliError::bad(printable(&message))),
         Ok(Answer::Failed { message, .. }) => Err(CliError::failed(anyhow::Error::msg(printable(&message)))),
-        Err(_) => {
-            let shown: String = line.chars().take(SHOWN).collect();
-            Err(CliError::failed(anyhow::anyhow!(
-                "the Python ended with {} and printed no profile, but: {}; its errors stand above",
-                output.status,
-                if shown.is_empty() {
-                    "nothing".to_owned()
-                } else {
-                    printable(&shown)
-                }
-            )))
-        }
+        Err(_) => Err(CliError::failed(anyhow::anyhow!(
+            "the Python ended with {} and printed no profile, but: {}; its errors stand above",
+            output.status,
+            last_words(&output.stdout).unwrap_or_else(|| "nothing".to_owned())
+        ))),
     }
 }
 

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use super::worker_args::WorkerArgs;
 use crate::cli::CliError;
-use crate::cli::options::backend::AskedBackend;
+use crate::cli::options::backend::{AskedBackend, BackendName};
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::processes::interpreter::resolved;
 use crate::cli::study::track::TrackArgs;
 use crate::cli::terminal::logging::LogArgs;
-use crate::space::{Backend, Seconds, SpaceError, Study, StudyFile, TrlBackend};
+use crate::space::{Backend, Seconds, SpaceError, Study, StudyFile};
 
 /// Search for the settings worth using: run trials, store them, print the Pareto front and a recommendation.
 ///
@@ -79,16 +79,16 @@ impl Args {
     /// # Errors
     /// A mistake in the file; an interpreter for a study that has no use for one.
     pub(super) fn study(&self) -> Result<Option<Study>, CliError> {
-        let study = match self.backend {
+        let asked = match self.backend {
             Some(AskedBackend::Auto) => return Ok(None),
-            Some(AskedBackend::Native) => StudyFile::read_for(&self.file, Some(Backend::Native))?,
-            Some(AskedBackend::Trl) => self.study_in_trl()?,
-            None => StudyFile::read_for(&self.file, None)?,
+            Some(AskedBackend::Native) => Some(BackendName::Native),
+            Some(AskedBackend::Trl) => Some(BackendName::Trl),
+            None => None,
         };
+        let study = self.study_in(asked)?;
         if study.engine_is_open {
             return Ok(None);
         }
-        let study = self.with_python(study);
         if self.python.is_some() && !matches!(study.backend, Backend::Trl(_)) {
             return Err(CliError::bad(
                 "`--python`: the trials of this study run in no Python; leave it out, or add `--backend trl`",
@@ -97,20 +97,15 @@ impl Args {
         Ok(Some(study))
     }
 
-    /// The study of the file with trials in TRL.
+    /// The study of the file, its trials run by what is `asked` for, else by what the file names, with the interpreter of the options.
     ///
     /// # Errors
-    /// A mistake in the file; what trials in TRL do not do.
-    pub(super) fn study_in_trl(&self) -> Result<Study, SpaceError> {
-        let study = StudyFile::read_for(&self.file, Some(Backend::Trl(TrlBackend { python: None })))?;
-        Ok(self.with_python(study))
-    }
-
-    /// The study with the interpreter of the options, where its trials run in one.
-    fn with_python(&self, mut study: Study) -> Study {
+    /// A mistake in the file; what such trials do not do.
+    pub(super) fn study_in(&self, asked: Option<BackendName>) -> Result<Study, SpaceError> {
+        let mut study = StudyFile::read_for(&self.file, asked.map(BackendName::backend))?;
         if let (Some(python), Backend::Trl(backend)) = (&self.python, &mut study.backend) {
             backend.python = Some(resolved(python));
         }
-        study
+        Ok(study)
     }
 }

@@ -10,13 +10,11 @@ use super::trl;
 use crate::cli::CliError;
 use crate::cli::data::known_offline::model_folder;
 use crate::cli::data::model_family::ModelFamily;
-use crate::cli::options::database::block_on;
-use crate::cli::processes::engine::Engine;
+use crate::cli::options::backend::BackendName;
 use crate::cli::processes::interpreter::Stack;
 use crate::cli::terminal::output::tell;
 use crate::report::printable;
-use crate::space::{Backend, BackendKind, Study, StudyFile};
-use crate::store::Store;
+use crate::space::{Backend, BackendKind, Study};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_kernels::device::first_gpu;
 
@@ -64,21 +62,21 @@ pub(super) fn chosen(args: &mut Args) -> Result<Study, CliError> {
 }
 
 /// The engine to take, from the reasons why each cannot be.
-fn preferred(native: Option<&String>, trl: Option<&String>, on_gpu: bool) -> Result<Engine, String> {
+fn preferred(native: Option<&String>, trl: Option<&String>, on_gpu: bool) -> Result<BackendName, String> {
     match (native, trl) {
         (Some(native), Some(trl)) => Err(format!(
             "`backend: auto`: no engine can train this study: not the built-in one ({native}), and not TRL ({trl})"
         )),
-        (Some(_), None) => Ok(Engine::Trl),
-        (None, Some(_)) => Ok(Engine::Native),
-        (None, None) => Ok(Engine::preferred(on_gpu)),
+        (Some(_), None) => Ok(BackendName::Trl),
+        (None, Some(_)) => Ok(BackendName::Native),
+        (None, None) => Ok(BackendName::preferred(on_gpu)),
     }
 }
 
 /// Looks at both engines.
 fn candidates(args: &mut Args) -> Result<Candidates, CliError> {
-    let native = StudyFile::read_for(&args.file, Some(Backend::Native));
-    let trl = args.study_in_trl();
+    let native = args.study_in(Some(BackendName::Native));
+    let trl = args.study_in(Some(BackendName::Trl));
     let (native, trl) = match (native, trl) {
         // A mistake in the file, whoever reads it.
         (Err(mistake), Err(_)) => return Err(mistake.into()),
@@ -158,22 +156,16 @@ fn reason(error: &CliError) -> String {
 }
 
 /// The engine that the study of this name began in, where the database has one whose trials are trainings.
-fn began_in(args: &Args, found: &Candidates) -> Result<Option<Engine>, CliError> {
-    let path = args.database.path();
-    if !path.exists() {
+fn began_in(args: &Args, found: &Candidates) -> Result<Option<BackendName>, CliError> {
+    if !args.database.path().exists() {
         return Ok(None);
     }
-    let studies = block_on(async {
-        let store = Store::open_read_only(&path).await?;
-        let studies = store.studies().all().await?;
-        store.close().await?;
-        Ok(studies)
-    })?;
+    let studies = args.database.read(async |store| store.studies().all().await)?;
     let name = args.name.as_deref().or_else(|| found.name());
     let known = studies.iter().find(|known| Some(known.name.as_str()) == name);
     Ok(known.and_then(|known| match known.backend {
-        BackendKind::Native => Some(Engine::Native),
-        BackendKind::Trl => Some(Engine::Trl),
+        BackendKind::Native => Some(BackendName::Native),
+        BackendKind::Trl => Some(BackendName::Trl),
         BackendKind::Command => None,
     }))
 }
@@ -187,24 +179,24 @@ impl Candidates {
     }
 
     /// Why an engine is the one to take.
-    fn why(&self, engine: Engine) -> String {
+    fn why(&self, engine: BackendName) -> String {
         match (engine, &self.native, &self.trl) {
-            (Engine::Native, Ok(native), Err(lack)) if self.on_gpu => format!(
+            (BackendName::Native, Ok(native), Err(lack)) if self.on_gpu => format!(
                 "{}, and TRL, which it takes on a GPU, cannot be taken ({lack})",
                 native.because
             ),
-            (Engine::Native, Ok(native), _) => format!("{}, and trials run on the CPU", native.because),
-            (Engine::Trl, Err(lack), Ok((trl, _))) => {
+            (BackendName::Native, Ok(native), _) => format!("{}, and trials run on the CPU", native.because),
+            (BackendName::Trl, Err(lack), Ok((trl, _))) => {
                 format!(
                     "the built-in engine cannot train this study ({lack}), and {}",
                     trl.because
                 )
             }
-            (Engine::Trl, Ok(_), Ok((trl, _))) => format!(
+            (BackendName::Trl, Ok(_), Ok((trl, _))) => format!(
                 "trials run on a GPU, where the kernels of the built-in engine were not checked against PyTorch, and {}",
                 trl.because
             ),
-            (Engine::Native, Err(lack), _) | (Engine::Trl, _, Err(lack)) => lack.clone(),
+            (BackendName::Native, Err(lack), _) | (BackendName::Trl, _, Err(lack)) => lack.clone(),
         }
     }
 
@@ -212,14 +204,14 @@ impl Candidates {
     ///
     /// # Errors
     /// Bad input: the study began in this engine, which cannot train it now.
-    fn taken(self, engine: Engine, args: &mut Args) -> Result<Study, CliError> {
+    fn taken(self, engine: BackendName, args: &mut Args) -> Result<Study, CliError> {
         let lack = match (engine, self.native, self.trl) {
-            (Engine::Native, Ok(native), _) => return Ok(native.study),
-            (Engine::Trl, _, Ok((trl, stack))) => {
+            (BackendName::Native, Ok(native), _) => return Ok(native.study),
+            (BackendName::Trl, _, Ok((trl, stack))) => {
                 args.workers.stack = Some(stack);
                 return Ok(trl.study);
             }
-            (Engine::Native, Err(lack), _) | (Engine::Trl, _, Err(lack)) => lack,
+            (BackendName::Native, Err(lack), _) | (BackendName::Trl, _, Err(lack)) => lack,
         };
         Err(CliError::bad(format!(
             "the study began in {} and goes on in nothing else, and now that cannot train it: {lack}; begin a study of its own with \
@@ -236,10 +228,10 @@ mod tests {
     #[test]
     fn each_engine_is_taken_where_the_other_cannot_be_and_trl_on_a_gpu() {
         let (no_family, no_python) = ("it lacks the family `x`".to_owned(), "there is no Python".to_owned());
-        assert_eq!(preferred(None, None, false), Ok(Engine::Native));
-        assert_eq!(preferred(None, None, true), Ok(Engine::Trl));
-        assert_eq!(preferred(None, Some(&no_python), true), Ok(Engine::Native));
-        assert_eq!(preferred(Some(&no_family), None, false), Ok(Engine::Trl));
+        assert_eq!(preferred(None, None, false), Ok(BackendName::Native));
+        assert_eq!(preferred(None, None, true), Ok(BackendName::Trl));
+        assert_eq!(preferred(None, Some(&no_python), true), Ok(BackendName::Native));
+        assert_eq!(preferred(Some(&no_family), None, false), Ok(BackendName::Trl));
         let neither = preferred(Some(&no_family), Some(&no_python), false).unwrap_err();
         assert!(
             neither.contains(&no_family) && neither.contains(&no_python),

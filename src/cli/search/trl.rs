@@ -26,22 +26,22 @@ const KERNELS: &str = "kernels";
 const MOST_VALUES: u64 = 64;
 
 /// A value that a trial in TRL would not train as it is written.
-pub(in crate::cli) struct Refusal {
+struct Refusal {
     /// Field of the recipe.
-    pub field: &'static str,
-    pub message: String,
+    field: &'static str,
+    message: String,
 }
 
-/// What decides which values can be trained.
+/// What a stack has where trials run, which decides what values can be trained.
 #[derive(Clone, Copy)]
-pub(in crate::cli) struct Place<'a> {
+struct StackOnDevice<'a> {
     /// Whether a trial may run on a processor.
-    pub on_cpu: bool,
+    on_cpu: bool,
     /// Packages that the Python has.
-    pub packages: &'a [Package],
+    packages: &'a [Package],
 }
 
-impl Place<'_> {
+impl StackOnDevice<'_> {
     fn has(self, package: &str) -> bool {
         self.packages.iter().any(|one| one.name == package)
     }
@@ -52,18 +52,16 @@ impl Place<'_> {
 /// # Errors
 /// Bad input: no Python that trains in TRL; devices that it does not have; a value that it cannot train.
 pub(super) fn begin(study: &Study, backend: &TrlBackend, workers: &mut WorkerArgs) -> Result<(), CliError> {
-    let stack = match workers.stack.take() {
-        Some(stack) => stack,
-        None => Interpreter::find(backend.python.as_deref())?.probe()?,
-    };
-    let packages = stack.packages.clone();
-    workers.stack = Some(stack);
+    if workers.stack.is_none() {
+        workers.stack = Some(Interpreter::find(backend.python.as_deref())?.probe()?);
+    }
     let slots = workers.slots(study)?;
-    let place = Place {
+    let packages = workers.stack.as_ref().map(|stack| stack.packages.as_slice());
+    let here = StackOnDevice {
         on_cpu: slots.iter().any(|slot| slot.device.as_deref() == Some("cpu")),
-        packages: &packages,
+        packages: packages.unwrap_or_default(),
     };
-    Ok(check_values(study, place)?)
+    Ok(check_values(study, here)?)
 }
 
 /// The first line of a search: what trains, and what is not seen of it.
@@ -88,7 +86,7 @@ pub(super) fn input(stack: &Stack) -> InputRecord {
 }
 
 /// Refuses values that TRL would train otherwise than they say, alone and beside what the file fixes.
-fn check_values(study: &Study, place: Place<'_>) -> Result<(), SpaceError> {
+fn check_values(study: &Study, here: StackOnDevice<'_>) -> Result<(), SpaceError> {
     let most_devices = ParamValue::Int(most_devices(study) as i64);
     let refusals = |params: &Params| {
         let recipe = recipe_for(study, params).or_else(|_| {
@@ -102,7 +100,7 @@ fn check_values(study: &Study, place: Place<'_>) -> Result<(), SpaceError> {
             recipe_for(study, &params)
         });
         match recipe {
-            Ok(recipe) => refusals_of(&recipe, place),
+            Ok(recipe) => refusals_of(&recipe, here),
             // A trial of these values says so itself.
             Err(_) => Vec::new(),
         }
@@ -153,13 +151,13 @@ fn check_values(study: &Study, place: Place<'_>) -> Result<(), SpaceError> {
 
 /// Reason why a recipe is not trained in TRL as it is written, on the processor or with the packages that there are; `None` where it is.
 pub(in crate::cli) fn refusal_of(recipe: &Recipe, on_cpu: bool, packages: &[Package]) -> Option<String> {
-    let refusals = refusals_of(recipe, Place { on_cpu, packages });
+    let refusals = refusals_of(recipe, StackOnDevice { on_cpu, packages });
     let first = refusals.into_iter().next();
     first.map(|refusal| format!("key `{}`: {}", refusal.field, refusal.message))
 }
 
 /// Settings of a recipe that a trial in TRL would not train as they are written.
-pub(in crate::cli) fn refusals_of(recipe: &Recipe, place: Place<'_>) -> Vec<Refusal> {
+fn refusals_of(recipe: &Recipe, here: StackOnDevice<'_>) -> Vec<Refusal> {
     let in_file = refused(Tool::Trl, recipe, None).into_iter().map(|warning| Refusal {
         field: warning.field,
         message: format!(
@@ -168,14 +166,14 @@ pub(in crate::cli) fn refusals_of(recipe: &Recipe, place: Place<'_>) -> Vec<Refu
             warning.field, warning.message
         ),
     });
-    let on_device = place.on_cpu.then(|| needs_of_gpu(recipe)).into_iter().flatten();
+    let on_device = here.on_cpu.then(|| needs_of_gpu(recipe)).into_iter().flatten();
     let on_device = on_device.map(|(field, reason)| Refusal {
         field,
         message: format!("{reason}; write another value, search on a GPU, or search with the native backend"),
     });
-    let needed = needs_of_packages(recipe, place).into_iter();
+    let needed = needs_of_packages(recipe, here).into_iter();
     let absent = needed
-        .filter(|(_, package)| !place.has(package))
+        .filter(|(_, package)| !here.has(package))
         .map(|(field, package)| Refusal {
             field,
             message: format!(
@@ -201,7 +199,7 @@ pub(in crate::cli) fn refusals_of(recipe: &Recipe, place: Place<'_>) -> Vec<Refu
 }
 
 /// Fields of a recipe whose values PyTorch's stack takes from a package that it can do without, with the package.
-fn needs_of_packages(recipe: &Recipe, place: Place<'_>) -> Vec<(&'static str, &'static str)> {
+fn needs_of_packages(recipe: &Recipe, here: StackOnDevice<'_>) -> Vec<(&'static str, &'static str)> {
     let (kind, attention) = (recipe.optimizer.kind, recipe.torch.attn_implementation);
     // Packed documents keep apart in flash attention alone, which the file names where the recipe names none.
     let of_packing = AttentionImplementation::Flash2.row().package;
@@ -210,7 +208,7 @@ fn needs_of_packages(recipe: &Recipe, place: Place<'_>) -> Vec<(&'static str, &'
         (attention.row().package, "torch.attn_implementation"),
         (of_packing.filter(|_| packs), "batch.packing"),
     ];
-    let attends = attends.into_iter().filter(|_| !place.has(KERNELS));
+    let attends = attends.into_iter().filter(|_| !here.has(KERNELS));
     let all = [
         (recipe.precision.is_quantized(), "precision", BITSANDBYTES),
         (is_of_bitsandbytes(kind), "optimizer.kind", BITSANDBYTES),
@@ -296,14 +294,14 @@ mod tests {
     /// Message about a study of these lines; none where all of it can be trained. Whatever values need is installed.
     fn refusal(lines: &str, on_cpu: bool) -> Option<String> {
         let packages = &packages(&[BITSANDBYTES, DEEPSPEED, "flash-attn", "liger-kernel", "schedulefree"]);
-        refusal_at(lines, Place { on_cpu, packages })
+        refusal_at(lines, StackOnDevice { on_cpu, packages })
     }
 
-    fn refusal_at(lines: &str, place: Place<'_>) -> Option<String> {
+    fn refusal_at(lines: &str, here: StackOnDevice<'_>) -> Option<String> {
         let text = format!("model: m\ndata: {{train: [a.jsonl]}}\nbackend: trl\nobjectives: [throughput]\n{lines}\n");
         let options = ReadOptions { check_files: false };
         let study = StudyFile::parse(Path::new("space.yaml"), &text, options).unwrap();
-        check_values(&study, place).err().map(|error| error.to_string())
+        check_values(&study, here).err().map(|error| error.to_string())
     }
 
     #[test]
@@ -355,9 +353,9 @@ mod tests {
 
     #[test]
     fn what_a_package_has_is_refused_where_it_is_not_installed() {
-        fn at(packages: &[Package]) -> Place<'_> {
+        fn at(packages: &[Package]) -> StackOnDevice<'_> {
             let on_cpu = false;
-            Place { on_cpu, packages }
+            StackOnDevice { on_cpu, packages }
         }
         let (none, kernels) = (&packages(&[]), &packages(&[KERNELS]));
         for (lines, package) in [

@@ -259,7 +259,7 @@ fn check_in(stack: &Stack, slots: &[Placement], kernels: Kernels) -> Result<(), 
         )));
     }
     let mut named = slots.iter().filter_map(|slot| slot.device.as_deref());
-    match named.find(|name| *name != "cpu" && stack.gpu(name).is_none()) {
+    match named.find(|name| !stack.has_device(name)) {
         None => Ok(()),
         Some(name) => Err(CliError::bad(format!(
             "`--devices`: {name} cannot be used: PyTorch in {} computes on {}",

@@ -6,7 +6,7 @@ use std::process::Output;
 use super::bench::{Bench, Finished, messages};
 
 /// A study whose model can be damaged.
-pub(super) fn with_own_model(space: &str) -> Bench {
+pub(crate) fn with_own_model(space: &str) -> Bench {
     let bench = Bench::of(space);
     let text = std::fs::read_to_string(bench.path("space.yaml")).unwrap();
     let model = text.lines().find_map(|line| line.strip_prefix("model: ")).unwrap();

@@ -1,12 +1,13 @@
 //! Profiles of steps in TRL, whose PyTorch is a stand-in. `scripts/peers/trl-test.sh` takes one of TRL itself.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::Value;
 
 use super::command::recipe;
 use crate::faults::bench::Bench;
+use crate::mocked::errors_of;
 use crate::trl_backend::{has_python, search, with_stand_ins};
 
 fn profile(directory: &Path, arguments: &[&str]) -> Command {
@@ -19,10 +20,6 @@ fn profile(directory: &Path, arguments: &[&str]) -> Command {
         .env("STAND_IN_STEP_S", "0.01");
     with_stand_ins(&mut command);
     command
-}
-
-fn errors_of(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Message of options or a recipe that are refused.
