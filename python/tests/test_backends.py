@@ -1,4 +1,4 @@
-"""The worker of `backend: trl` without PyTorch: what it reads and writes, and what it counts.
+"""The worker of `backend: trl` and `unsloth` without PyTorch: what it reads and writes, and what it counts.
 
     python3 -m unittest discover -s python/tests -p test_backends.py
 """
@@ -42,8 +42,10 @@ from peft_tune.backends import (
     rival,
     serve,
     steady,
+    tools,
     trainer,
     trial_files,
+    unsloth,
 )
 from peft_tune.backends.control import Control
 from peft_tune.backends.device import Device
@@ -512,6 +514,29 @@ class Steps(unittest.TestCase):
         self.assertLess(second["seconds"]["total"], 0.0)
         self.assertEqual(set(event["seconds"]), {"data", "forward", "backward", "optimizer", "total"})
 
+    def test_documents_of_one_long_row_are_counted_by_their_places(self):
+        class Row(list):
+            shape = (1, 6)
+
+            def numel(self):
+                return len(self)
+
+            def __eq__(self, other):
+                return Row(one == other for one in self)
+
+            def __ne__(self, other):
+                return Row(one != other for one in self)
+
+            def __getitem__(self, _):
+                return Row(list(self)[1:])
+
+            def sum(self):
+                return sum(self)
+
+        batch = {"input_ids": Row([5] * 6), "labels": Row([-100, 1, 2, -100, 3, -100]), "position_ids": Row([0, 1, 2, 0, 1, 0])}
+        self.assertEqual(kinds.counts_of_tokens(batch), (3, 6, 3))
+        self.assertEqual(kinds.counts_of_tokens({**batch, "attention_mask": Row([1, 1, 1, 1, 0, 0])}), (1, 4, 3))
+
     def test_a_training_diverges_as_the_engine_s(self):
         def step(loss, norm=1.0):
             return {"step": 1, "loss": loss, "grad_norm": norm}
@@ -848,11 +873,78 @@ class Probes(unittest.TestCase):
         self.assertTrue(probe.is_met("torch", "2.15.0+cpu"))
         self.assertEqual((probe.requirement("trl"), probe.requirement("torch")), ("trl>=1.16,<2", "torch>=2.9"))
 
+    def test_unsloth_has_ranges_of_its_own(self):
+        needed = probe.ranges("unsloth")
+        self.assertEqual((next(iter(needed)), needed["torch"]), ("unsloth", probe.VERSIONS["torch"]))
+        self.assertTrue(probe.is_met("trl", "1.15.0", needed) and probe.is_met("unsloth", "2026.10.9", needed))
+        self.assertFalse(probe.is_met("unsloth", "2026.10.8", needed))
+        with unittest.mock.patch.object(probe, "version_of", {"trl": "1.15.0"}.get):
+            told = probe.probe("unsloth")
+        self.assertEqual((told["unsloth"], told["missing"][0]), (None, "unsloth>=2026.10.9,<2027"))
+        self.assertNotIn("unsloth", probe.probe())
+
     def test_packages_that_some_values_need_are_told_where_they_are(self):
         there = {"schedulefree": "1.4.1", "trl": "1.16.0"}
         with unittest.mock.patch.object(probe, "version_of", there.get):
             told = probe.probe()
         self.assertEqual((told["optional"], told["trl"], told["torch"]), ({"schedulefree": "1.4.1"}, "1.16.0", None))
+
+
+SCRIPT = """
+import torch
+model, tokenizer = FastLanguageModel.from_pretrained(model_name="/base", dtype=torch.bfloat16, load_in_4bit=False)
+model = FastLanguageModel.get_peft_model(model=model, r=8, target_modules=["q_proj"], use_dora=True)
+config = SFTConfig(max_length=64, lr_scheduler_kwargs={"min_lr_rate": 0.1}, eval_strategy="epoch", output_dir="./run")
+trainer = SFTTrainer(model=model, args=config)
+"""
+
+
+class OfUnsloth(unittest.TestCase):
+    """What is read of unsloth's script."""
+
+    def parsed(self, script, **more):
+        class Config(types.SimpleNamespace):
+            dataset_kwargs = fsdp = deepspeed = None
+
+        modules = {"trl": types.SimpleNamespace(SFTConfig=Config), "torch": types.SimpleNamespace(bfloat16="BF16")}
+        with unittest.mock.patch.dict(sys.modules, modules):
+            return unsloth.parsed(script, is_gpu=True, **more)
+
+    def test_a_trial_has_the_arguments_of_the_script_but_for_what_it_must_not_do(self):
+        found = self.parsed(SCRIPT)
+        self.assertEqual(found.loader.of_model, {"model_name": "/base", "dtype": "BF16", "load_in_4bit": False})
+        self.assertEqual(found.loader.of_adapter, {"r": 8, "target_modules": ["q_proj"], "use_dora": True})
+        training = vars(found.training)
+        self.assertEqual((training["max_length"], training["lr_scheduler_kwargs"]), (64, {"min_lr_rate": 0.1}))
+        self.assertEqual((training["eval_strategy"], training["dataset_kwargs"]), ("no", {"skip_prepare_dataset": True}))
+        # Nothing stays for the next trial, and the trainer is given no adapter.
+        self.assertEqual((found.keeps_base, found.adapter(), found.model.use_dora, found.packs), (False, None, True, False))
+
+    def test_what_is_no_such_script_is_refused(self):
+        for script, message in (
+            (SCRIPT.replace("SFTConfig(", "Config("), "does not call SFTConfig"),
+            (SCRIPT.replace('"/base"', "where()"), "cannot be read"),
+            (SCRIPT.replace("torch.bfloat16", "torch.float4"), "cannot be read"),
+            ("def", "cannot be read"),
+        ):
+            with self.assertRaisesRegex(trial_files.Invalid, message):
+                self.parsed(script)
+        with self.assertRaisesRegex(trial_files.Invalid, "no trainer `dpo`"):
+            self.parsed(SCRIPT, trainer="dpo")
+
+    def test_an_adapter_is_put_on_a_model_whose_base_was_counted(self):
+        model = types.SimpleNamespace(parameters=lambda: [StandInTensor(), StandInTensor()], buffers=list)
+        loader = types.SimpleNamespace(load=lambda: (model, "tokenizer"), with_adapter=lambda model: ("adapted", model))
+        found = self.parsed(SCRIPT)._replace(loader=loader)
+        bases = base_model.BaseModels(types.SimpleNamespace(empty=lambda: None))
+        self.assertEqual(bases.take(found, "/base"), (("adapted", model), 16))
+        self.assertEqual((bases.tokenizer(found, "/base"), bases.held_bytes), ("tokenizer", 0))
+
+    def test_each_backend_is_a_tool(self):
+        self.assertEqual([(tool.name, tool.needs_gpu) for tool in tools.TOOLS.values()], [("trl", False), ("unsloth", True)])
+        files, program = types.SimpleNamespace(config="", trainer="kto"), trial_files.Program(tool="unsloth")
+        with self.assertRaisesRegex(trial_files.Invalid, "unsloth have no trainer `kto`"):
+            tools.parsed(program, files, is_gpu=True)
 
 
 ANSWER = {

@@ -219,6 +219,9 @@ mod trl_preferences;
 mod trl_ranks;
 /// Searches whose trials TRL trains, without Python.
 mod trl_search;
+/// Searches whose models unsloth loads, with stand-ins for it, PyTorch and TRL.
+#[cfg(target_os = "linux")]
+mod unsloth_backend;
 /// Searches that start from earlier studies in the same database.
 mod warm_start;
 

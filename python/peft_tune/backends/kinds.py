@@ -45,10 +45,11 @@ class Kind(NamedTuple):
 
 def counts_of_tokens(batch):
     """Rows, tokens and targets of rows of tokens; on a GPU they are counted there."""
-    ids, mask = batch["input_ids"], batch.get("attention_mask")
+    ids, mask, places = batch["input_ids"], batch.get("attention_mask"), batch.get("position_ids")
     # Rows without padding are one long row, whose documents have their positions.
     tokens = ids.numel() if mask is None else mask.sum()
-    return ids.shape[0], tokens, (batch["labels"][..., 1:] != -100).sum()
+    rows = ids.shape[0] if mask is not None or places is None else (places == 0).sum()
+    return rows, tokens, (batch["labels"][..., 1:] != -100).sum()
 
 
 KINDS = {

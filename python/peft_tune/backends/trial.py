@@ -6,7 +6,7 @@ import time
 import traceback
 
 from . import device as devices
-from . import faults, first_adapter, preference, protocol, settings, steady, trainer
+from . import faults, first_adapter, preference, protocol, settings, steady, tools, trainer
 from .base_model import BaseModels
 from .losses import Ended, Losses, Measured, Progress
 from .ranks import Step, of_all
@@ -136,7 +136,7 @@ class TrialRun:
             raise Invalid(f"this backend does not measure {', '.join(refused)}: remove it from the study")
         files = self.request.get("files")
         self.files = TrialFiles(**files) if files else self.runner.program.ask(task["recipe"], plan)
-        self.settings = settings.parsed(self.files.config, self.device.is_gpu, self.files.trainer)
+        self.settings = tools.parsed(self.runner.program, self.files, self.device.is_gpu)
         self.first_adapter = first_adapter.folder_of(self.request)
         if self.first_adapter is not None and not self.settings.model.use_peft:
             raise Invalid("there is no adapter to start from where every weight trains")

@@ -15,7 +15,7 @@ use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, terminal_width, write_exact, write_result};
 use crate::cli::train::opening::data_of;
 use crate::report::printable;
-use crate::space::RecipeFile;
+use crate::space::{Loader, RecipeFile};
 use crate::worker::{FirstAdapter, Placement};
 use peft_tune_engine::hub::ModelFiles;
 
@@ -25,13 +25,21 @@ use peft_tune_engine::hub::ModelFiles;
 /// Engines that do not agree, and whatever keeps one of them from training.
 pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
     args.compute.set_up();
-    if args.backend == BackendName::Native {
-        return Err(CliError::bad(
-            "`--backend native`: that is the built-in engine, which is compared with another; write `--backend trl`",
-        ));
+    match args.backend {
+        BackendName::Trl => {}
+        BackendName::Native => {
+            return Err(CliError::bad(
+                "`--backend native`: that is the built-in engine, which is compared with another; write `--backend trl`",
+            ));
+        }
+        BackendName::Unsloth => {
+            return Err(CliError::bad(
+                "`--backend unsloth`: steps in unsloth are not compared with the built-in engine so far; write `--backend trl`",
+            ));
+        }
     }
     let checked = CheckedRecipe::of(&args.recipe, RecipeFile::read(&args.recipe)?)?;
-    let stack = Interpreter::find(args.python.as_deref())?.probe()?;
+    let stack = Interpreter::find(args.python.as_deref())?.probe(Loader::Transformers)?;
     let device = args.device(&stack)?;
     checked.check(&args.recipe, device == "cpu", &stack.packages)?;
     let files = ModelFiles::resolve_weights(&checked.recipe.model, &mut DownloadProgress::default())

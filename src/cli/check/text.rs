@@ -123,6 +123,7 @@ fn verdict(comparison: &Comparison) -> String {
 mod tests {
     use super::*;
     use crate::cli::check::bound::Bound;
+    use crate::space::Loader;
     use peft_tune_core::objective::{LOSS, LOSS_BEFORE};
     use peft_tune_core::recipe::Precision;
     use peft_tune_core::study::Metrics;
@@ -149,6 +150,7 @@ mod tests {
     /// The report on losses of one step, as text and as JSON.
     fn report(ours: f64, theirs: f64) -> (String, serde_json::Value) {
         let stack = Stack {
+            loader: Loader::default(),
             interpreter: "/venv/bin/python".into(),
             python: "3.12.3".to_owned(),
             packages: Vec::new(),

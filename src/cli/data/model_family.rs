@@ -140,6 +140,14 @@ impl OtherFamily {
             self.model_type
         )
     }
+
+    /// Why trials in unsloth do not have the model.
+    pub(in crate::cli) fn not_in_unsloth(&self) -> String {
+        format!(
+            "trials in unsloth have models of the built-in engine's families so far ({}); search with `--backend trl`",
+            self.lack
+        )
+    }
 }
 
 /// The dimensions of a model that the built-in engine is to train.

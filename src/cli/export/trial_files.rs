@@ -79,9 +79,11 @@ pub(in crate::cli) fn run(_: Args) -> Result<(), CliError> {
         ))
     })?;
     let tool = Tool::from_name(&request.tool).map_err(CliError::bad_input)?;
-    if tool != Tool::Trl {
+    if ![Tool::Trl, Tool::Unsloth].contains(&tool) {
         let title = tool.title();
-        return Err(CliError::bad(format!("no worker trains in {title}; ask for `trl`")));
+        return Err(CliError::bad(format!(
+            "no worker trains in {title}; ask for `trl` or `unsloth`"
+        )));
     }
     let files = TrialFiles::of(tool, &request.recipe, &request.plan)?;
     let answer = serde_json::to_string(&files).map_err(CliError::bad_input)?;
@@ -106,7 +108,7 @@ impl TrialFiles {
         let family = ModelFamily::read(&files.config)?;
         let architecture = family.architecture();
         let mut refused = refused(tool, &recipe, architecture);
-        refused.extend(unknown_layers(&recipe, &family));
+        refused.extend(refused_family(tool, &recipe, &family));
 
         let model = std::path::absolute(&files.folder).map_err(CliError::bad_input)?;
         let limit = train.and_then(|train| train.evaluation_rows);
@@ -179,6 +181,9 @@ pub(in crate::cli) fn refused(tool: Tool, recipe: &Recipe, architecture: Option<
         refuse("optimizer.kind", what);
     }
     refused.extend(refused_of_preferences(title, recipe));
+    if tool == Tool::Unsloth {
+        refused.extend(refused_of_unsloth(recipe));
+    }
     let mut of_tokens = recipe.clone();
     let no_data = DataSettings::default();
     of_tokens.data = token_rows::settings(&no_data, &["train.rows".into()], Path::new("held_out.rows"));
@@ -250,19 +255,48 @@ fn refused_of_preferences(title: &str, recipe: &Recipe) -> Vec<Warning> {
             "asks the reference of a model that trains whole before the first step, which trials do not; set `reference: each_step`",
         ),
     ];
-    let refused = all.into_iter().filter(|(is_so, ..)| *is_so);
-    let warning = |(_, field, what): (bool, &'static str, &str)| Warning {
-        field,
-        message: format!("{title} {what}"),
-    };
-    refused.map(warning).collect()
+    warnings_where(title, all).collect()
 }
 
-/// The refusal of a name for some of the linear layers of a model whose family alone tells which they are.
-fn unknown_layers(recipe: &Recipe, family: &ModelFamily) -> Option<Warning> {
+/// Settings that unsloth's script can say, and that trials do not have there.
+fn refused_of_unsloth(recipe: &Recipe) -> impl Iterator<Item = Warning> {
+    let all = [
+        (
+            recipe.batch.devices > 1,
+            "batch.devices",
+            "trains on one device in trials so far; set `devices: 1`",
+        ),
+        (
+            recipe.batch.packing,
+            "batch.packing",
+            "packs rows where it finds that it can, and leaves packing out without an error elsewhere; set `packing: false`",
+        ),
+    ];
+    warnings_where(Tool::Unsloth.title(), all)
+}
+
+/// Warnings of fields, each where it holds, about a tool with this title.
+fn warnings_where<const N: usize>(
+    title: &str,
+    all: [(bool, &'static str, &'static str); N],
+) -> impl Iterator<Item = Warning> {
+    let so = all.into_iter().filter(|(is_so, ..)| *is_so);
+    so.map(move |(_, field, what)| Warning {
+        field,
+        message: format!("{title} {what}"),
+    })
+}
+
+/// The refusal of a name for some of the linear layers of a model whose family alone tells which they are, and of the model itself for
+/// unsloth, which is told all layers by their names.
+fn refused_family(tool: Tool, recipe: &Recipe, family: &ModelFamily) -> Option<Warning> {
     let (Some(adapter), ModelFamily::Other(other)) = (&recipe.adapter, family) else {
         return None;
     };
+    if tool == Tool::Unsloth {
+        let (field, message) = ("model", other.not_in_unsloth());
+        return Some(Warning { field, message });
+    }
     match adapter.target_modules {
         TargetModules::Preset(TargetPreset::AllLinear) | TargetModules::Named(_) => None,
         TargetModules::Preset(preset @ (TargetPreset::Attention | TargetPreset::Mlp)) => Some(Warning {
@@ -273,12 +307,12 @@ fn unknown_layers(recipe: &Recipe, family: &ModelFamily) -> Option<Warning> {
 }
 
 /// Whether trials are measured with what the tool's file tells of a field: the trial or the model decides it; of
-/// packing, the tool ends where it cannot keep documents apart; and the file that says updates on the host lies beside the
-/// trial's.
+/// packing, the tool ends where it cannot keep documents apart; dropout is slower, which is measured; and the file that says
+/// updates on the host lies beside the trial's.
 fn is_measured(field: &str, recipe: &Recipe) -> bool {
     let is_of_trial = ["data.", "training."].iter().any(|group| field.starts_with(group));
     let is_beside = field == "optimizer.offload" && deepspeed_refuses(recipe).is_none();
-    is_of_trial || is_beside || ["model", "batch.packing"].contains(&field)
+    is_of_trial || is_beside || ["model", "adapter.dropout", "batch.packing"].contains(&field)
 }
 
 /// Length of the longest phase: the training, else the steps of the profile phase.

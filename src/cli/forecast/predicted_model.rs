@@ -43,7 +43,7 @@ impl PredictedModel {
     pub(in crate::cli) fn of(backend: &Backend, recipe: &Recipe, config: &Path) -> Result<Self, CliError> {
         check_predicted(recipe)?;
         match backend {
-            Backend::Trl(_) => Ok(Self::Stack(Tool::Trl, Box::new(shape_at(config)?))),
+            Backend::Trl(backend) => Ok(Self::Stack(backend.loader.tool(), Box::new(shape_at(config)?))),
             Backend::Native | Backend::Command(_) => {
                 let architecture = architecture_of(config, SEARCH_IN_TRL)?;
                 Ok(Self::Native(Box::new(architecture)))

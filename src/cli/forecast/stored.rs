@@ -24,10 +24,10 @@ pub(in crate::cli) async fn of_stored(study: &StudyOverview, store: &Store) -> O
     // The file's paths are those of the folder that the search began in; the settings that were stored are whole.
     let settings = store.definitions().settings(study.id).await.ok()?;
     // The file may say one engine where the command line asked for another.
-    file.backend = match study.backend {
-        BackendKind::Native => Backend::Native,
-        BackendKind::Trl => Backend::Trl(TrlBackend::default()),
-        BackendKind::Command => return None,
+    file.backend = match (study.backend.loader(), study.backend) {
+        (Some(loader), _) => Backend::Trl(TrlBackend::by(loader)),
+        (None, BackendKind::Command) => return None,
+        (None, _) => Backend::Native,
     };
     file.base = serde_json::from_value(settings["base"].clone()).ok()?;
     let base = file.base.as_ref()?;

@@ -14,6 +14,7 @@ use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::cli::processes::interpreter::{Interpreter, Stack};
 use crate::cli::terminal::output::{tell, write_result};
 use crate::report::{bytes, printable, significant};
+use crate::space::Loader;
 use crate::store::Store;
 use peft_tune_core::plan::Vectors;
 use peft_tune_core::predict::Headline;
@@ -21,7 +22,7 @@ use peft_tune_core::recipe::Precision;
 use peft_tune_engine::profile::{CeilingSource, LibraryFolders};
 use peft_tune_kernels::device;
 
-/// Show what this machine has and what it reaches: processor, memory, GPUs, libraries, Python with TRL, measured ceilings.
+/// Show what this machine has and what it reaches: processor, memory, GPUs, libraries, Python with TRL or unsloth, measured ceilings.
 ///
 /// The ceilings of the processor and of the GPU are measured once, in a few seconds, and kept in the results database; `plan` and `search` predict from
 /// them.
@@ -33,7 +34,7 @@ pub(in crate::cli) struct Args {
     /// Threads to measure with [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
-    /// Python to look for TRL in [default: that of the active environment, else python3].
+    /// Python to look for TRL and unsloth in [default: that of the active environment, else python3].
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
     /// Print JSON with raw numbers.
@@ -63,6 +64,7 @@ struct Diagnosis {
     /// The GPU that would train; absent where there is none.
     gpu: Option<Gpu>,
     trl: Trl,
+    unsloth: Trl,
     auto: Auto,
 }
 
@@ -75,13 +77,13 @@ struct Auto {
     other_family: Option<BackendName>,
 }
 
-/// The Python that trials of `backend: trl` would run in.
+/// The Python that trials of `backend: trl`, or `unsloth`, would run in.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Trl {
     /// What the Python has.
     Found(Stack),
-    /// What to do to train in TRL.
+    /// What to do to train there.
     Missing(String),
 }
 
@@ -159,7 +161,8 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         }
         Ok((found, gpu))
     })?;
-    let diagnosis = diagnose(threads, &found, gpu, Trl::find(args.python.as_deref()));
+    let find = |loader| Trl::find(args.python.as_deref(), loader);
+    let diagnosis = diagnose(threads, &found, gpu, find(Loader::Transformers), find(Loader::Unsloth));
     let text = match args.json {
         true => serde_json::to_string_pretty(&diagnosis).map_err(CliError::failed)? + "\n",
         false => diagnosis.to_text(),
@@ -203,6 +206,7 @@ fn diagnose(
     MeasuredCeilings { ceilings, disturbed }: &MeasuredCeilings,
     gpu: Option<Gpu>,
     trl: Trl,
+    unsloth: Trl,
 ) -> Diagnosis {
     let machine = machine();
     let auto = trl.auto(gpu.is_some());
@@ -222,6 +226,7 @@ fn diagnose(
         disturbed: *disturbed,
         gpu,
         trl,
+        unsloth,
         auto,
     }
 }
@@ -298,6 +303,8 @@ impl Diagnosis {
         text.push_str("\ntrl (PyTorch)\n");
         text.push_str(&self.trl.to_text());
         text.push_str(&self.auto.to_text());
+        text.push_str("\nunsloth (PyTorch)\n");
+        text.push_str(&self.unsloth.to_text());
         text.push_str("\nmeasured ceilings\n");
         text.push_str(&ceilings_text(&self.ceilings, self.disturbed));
         if let Some(gpu) = &self.gpu {
@@ -329,8 +336,8 @@ fn ceilings_text(ceilings: &[Headline], disturbed: f64) -> String {
 
 impl Trl {
     /// Looks at the Python of this name, or at the one that a search would take.
-    fn find(python: Option<&Path>) -> Self {
-        match Interpreter::find(python).and_then(|python| python.probe()) {
+    fn find(python: Option<&Path>, loader: Loader) -> Self {
+        match Interpreter::find(python).and_then(|python| python.probe(loader)) {
             Ok(stack) => Self::Found(stack),
             Err(error) => Self::Missing(error.to_string()),
         }
@@ -423,6 +430,7 @@ mod tests {
     #[test]
     fn a_python_is_shown_with_what_it_has_or_what_it_lacks() {
         let stack = Stack {
+            loader: Loader::default(),
             interpreter: "/opt/python".into(),
             python: "3.12.3".to_owned(),
             packages: Vec::new(),

@@ -14,11 +14,12 @@ use crate::cli::data::study_rows::StudyRows;
 use crate::cli::forecast::{PredictedModel, TrialDevice, check_predicted, precisions_of};
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::{Lengths, summary_line};
-use crate::space::Study;
+use crate::space::{Backend, Study, TrlBackend};
 use crate::tune::{CostSurvey, Forecast};
 use peft_tune_core::predict;
 use peft_tune_core::predict::DataSheet;
 use peft_tune_engine::hub::ModelFiles;
+use peft_tune_kernels::device::first_gpu;
 
 /// Predicts and prints.
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
@@ -96,6 +97,15 @@ fn forecast_of(
     if let Some(sheet) = sheet {
         let forecast = Forecast::new(study, model.on_sheet(sheet), rows);
         return Ok((forecast.within(sheet.memory_bytes as f64), sheet.name.to_owned(), None));
+    }
+    if let Backend::Trl(TrlBackend { loader, .. }) = study.backend
+        && loader.needs_gpu()
+        && first_gpu().is_none()
+    {
+        return Err(CliError::bad(format!(
+            "trials in {} need a GPU, and this program sees none: name one with `--device`, such as `--device L4`",
+            loader.title()
+        )));
     }
     let precisions = precisions_of(study, base);
     let here = TrialDevice::of_plan(&args.database, args.threads.map(usize::from), &precisions)?;

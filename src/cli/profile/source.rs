@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
-use crate::space::{BackendKind, RecipeFile};
+use crate::space::{Loader, RecipeFile};
 use crate::store::StudyId;
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::recipe::Recipe;
@@ -44,16 +44,17 @@ pub(in crate::cli) struct ProfileSource {
     pub trial: Option<(StudyId, TrialNumber)>,
     /// Losses of trials that differ from this one in their rank alone.
     pub losses_by_rank: Vec<(usize, f64)>,
-    /// Whether it is a trial that TRL trained.
-    pub trained_in_trl: bool,
+    /// What loaded the model of a trial that trained in a Python.
+    pub loader: Option<Loader>,
 }
 
 impl ProfileSource {
     /// Text that what follows is of another engine than the one that trained the trial; `None` where it is of the same.
     pub(in crate::cli) fn other_engine(&self) -> Option<String> {
-        let name = &self.name;
-        let told = || format!("{name} trained in TRL: what follows is of the built-in engine on its recipe");
-        self.trained_in_trl.then(told)
+        let (name, title) = (&self.name, self.loader?.title());
+        Some(format!(
+            "{name} trained in {title}: what follows is of the built-in engine on its recipe"
+        ))
     }
 
     /// Reads the recipe.
@@ -64,7 +65,7 @@ impl ProfileSource {
                 recipe: RecipeFile::read(path)?,
                 trial: None,
                 losses_by_rank: Vec::new(),
-                trained_in_trl: false,
+                loader: None,
             }),
             (None, Some(number)) => Self::of_trial(args.study.as_deref(), TrialNumber(number), database),
             (None, None) => {
@@ -95,7 +96,7 @@ impl ProfileSource {
             recipe,
             trial: Some((study.id, number)),
             losses_by_rank: losses_by_rank(&detail.trial, &trials),
-            trained_in_trl: study.backend == BackendKind::Trl,
+            loader: study.backend.loader(),
         })
     }
 }

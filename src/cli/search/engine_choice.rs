@@ -156,6 +156,9 @@ fn reason(error: &CliError) -> String {
 }
 
 /// The engine that the study of this name began in, where the database has one whose trials are trainings.
+///
+/// # Errors
+/// Bad input: a database that cannot be read; an engine that is never chosen here.
 fn began_in(args: &Args, found: &Candidates) -> Result<Option<BackendName>, CliError> {
     if !args.database.path().exists() {
         return Ok(None);
@@ -163,11 +166,15 @@ fn began_in(args: &Args, found: &Candidates) -> Result<Option<BackendName>, CliE
     let studies = args.database.read(async |store| store.studies().all().await)?;
     let name = args.name.as_deref().or_else(|| found.name());
     let known = studies.iter().find(|known| Some(known.name.as_str()) == name);
-    Ok(known.and_then(|known| match known.backend {
-        BackendKind::Native => Some(BackendName::Native),
-        BackendKind::Trl => Some(BackendName::Trl),
-        BackendKind::Command => None,
-    }))
+    match known.map(|known| known.backend) {
+        Some(BackendKind::Native) => Ok(Some(BackendName::Native)),
+        Some(BackendKind::Trl) => Ok(Some(BackendName::Trl)),
+        Some(BackendKind::Unsloth) => Err(CliError::bad(
+            "the study began in unsloth, which `backend: auto` does not take: go on with `--backend unsloth`, or begin a study of its \
+             own with `--as NEW_NAME`",
+        )),
+        Some(BackendKind::Command) | None => Ok(None),
+    }
 }
 
 impl Candidates {
@@ -180,23 +187,23 @@ impl Candidates {
 
     /// Why an engine is the one to take.
     fn why(&self, engine: BackendName) -> String {
-        match (engine, &self.native, &self.trl) {
-            (BackendName::Native, Ok(native), Err(lack)) if self.on_gpu => format!(
+        match (engine == BackendName::Native, &self.native, &self.trl) {
+            (true, Ok(native), Err(lack)) if self.on_gpu => format!(
                 "{}, and TRL, which it takes on a GPU, cannot be taken ({lack})",
                 native.because
             ),
-            (BackendName::Native, Ok(native), _) => format!("{}, and trials run on the CPU", native.because),
-            (BackendName::Trl, Err(lack), Ok((trl, _))) => {
+            (true, Ok(native), _) => format!("{}, and trials run on the CPU", native.because),
+            (false, Err(lack), Ok((trl, _))) => {
                 format!(
                     "the built-in engine cannot train this study ({lack}), and {}",
                     trl.because
                 )
             }
-            (BackendName::Trl, Ok(_), Ok((trl, _))) => format!(
+            (false, Ok(_), Ok((trl, _))) => format!(
                 "trials run on a GPU, where the kernels of the built-in engine were not checked against PyTorch, and {}",
                 trl.because
             ),
-            (BackendName::Native, Err(lack), _) | (BackendName::Trl, _, Err(lack)) => lack.clone(),
+            (true, Err(lack), _) | (false, _, Err(lack)) => lack.clone(),
         }
     }
 
@@ -205,13 +212,13 @@ impl Candidates {
     /// # Errors
     /// Bad input: the study began in this engine, which cannot train it now.
     fn taken(self, engine: BackendName, args: &mut Args) -> Result<Study, CliError> {
-        let lack = match (engine, self.native, self.trl) {
-            (BackendName::Native, Ok(native), _) => return Ok(native.study),
-            (BackendName::Trl, _, Ok((trl, stack))) => {
+        let lack = match (engine == BackendName::Native, self.native, self.trl) {
+            (true, Ok(native), _) => return Ok(native.study),
+            (false, _, Ok((trl, stack))) => {
                 args.workers.stack = Some(stack);
                 return Ok(trl.study);
             }
-            (BackendName::Native, Err(lack), _) | (BackendName::Trl, _, Err(lack)) => lack,
+            (true, Err(lack), _) | (false, _, Err(lack)) => lack,
         };
         Err(CliError::bad(format!(
             "the study began in {} and goes on in nothing else, and now that cannot train it: {lack}; begin a study of its own with \

@@ -13,7 +13,7 @@ use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::reading_progress::Reading;
 use crate::report::summary_line;
-use crate::space::{Backend, Study};
+use crate::space::{Backend, Loader, Study, TrlBackend};
 use crate::store::{DataSetRecord, InputRecord, ModelRecord};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::data::PreparedData;
@@ -103,19 +103,22 @@ pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<
 
 /// The model's family, where the study's engine can train it.
 fn family_of(study: &Study, files: &ModelFiles) -> Result<ModelFamily, CliError> {
-    let Backend::Trl(_) = study.backend else {
+    let Backend::Trl(TrlBackend { loader, .. }) = study.backend else {
         let architecture = architecture_of(&files.config, SEARCH_IN_TRL)?;
         return Ok(ModelFamily::Known(Box::new(architecture)));
     };
     if !files.tokenizer.are_there() {
         return Err(CliError::bad(format!(
-            "trials in TRL need the model's tokenizer, and {} has none; put its tokenizer.json there, or search with the native backend",
+            "trials in {} need the model's tokenizer, and {} has none; put its tokenizer.json there, or search with the native backend",
+            loader.title(),
             files.folder.display()
         )));
     }
     let family = ModelFamily::read(&files.config)?;
-    if let ModelFamily::Other(other) = &family {
-        other_family::check(study, other, &files.folder)?;
+    match (&family, loader) {
+        (ModelFamily::Known(_), _) => {}
+        (ModelFamily::Other(other), Loader::Transformers) => other_family::check(study, other, &files.folder)?,
+        (ModelFamily::Other(other), Loader::Unsloth) => return Err(CliError::bad(other.not_in_unsloth())),
     }
     Ok(family)
 }

@@ -34,7 +34,7 @@ pub(super) fn record_of(study: &Study, preflight: Option<Preflight>, stack: Opti
     let backend = match &study.backend {
         Backend::Native => serde_json::Value::Null,
         // Never the interpreter: an environment that was moved is the same one. Its versions are among the study's inputs.
-        Backend::Trl(_) => serde_json::json!({"trl": {}}),
+        Backend::Trl(backend) => serde_json::json!({(backend.loader.name()): {}}),
         Backend::Command(backend) => serde_json::json!({"command": backend.command, "folder": backend.folder}),
     };
     let mut definition = serde_json::json!({

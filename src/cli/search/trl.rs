@@ -1,13 +1,13 @@
-//! Searches whose trials run in TRL: the Python that trains, what it can train, and its place among a study's inputs.
+//! Searches whose trials run in TRL, or in unsloth: the Python that trains, what it can train, and its place among a study's inputs.
 
 use super::worker_args::{WorkerArgs, most_devices};
 use crate::cli::CliError;
 use crate::cli::export::trial_files::refused;
 use crate::cli::processes::interpreter::{Interpreter, Package, Stack};
 use crate::report::printable;
-use crate::space::{SpaceError, Study, TrlBackend, recipe_for};
+use crate::space::{Loader, SpaceError, Study, TrlBackend, recipe_for};
 use crate::store::InputRecord;
-use crate::tools::{Tool, is_of_bitsandbytes, is_of_schedulefree};
+use crate::tools::{is_of_bitsandbytes, is_of_schedulefree};
 use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{AttentionImplementation, Checkpointing, Precision, Recipe};
 use peft_tune_core::study::{ParamValue, Params};
@@ -35,6 +35,7 @@ struct Refusal {
 /// What a stack has where trials run, which decides what values can be trained.
 #[derive(Clone, Copy)]
 struct StackOnDevice<'a> {
+    loader: Loader,
     /// Whether a trial may run on a processor.
     on_cpu: bool,
     /// Packages that the Python has.
@@ -50,14 +51,20 @@ impl StackOnDevice<'_> {
 /// Finds the Python of a study, asks it what it has unless it was asked, and notes that for the study's workers.
 ///
 /// # Errors
-/// Bad input: no Python that trains in TRL; devices that it does not have; a value that it cannot train.
+/// Bad input: no Python that trains there; devices that it does not have, or that trials are not to run on; a value that it cannot
+/// train.
 pub(super) fn begin(study: &Study, backend: &TrlBackend, workers: &mut WorkerArgs) -> Result<(), CliError> {
     if workers.stack.is_none() {
-        workers.stack = Some(Interpreter::find(backend.python.as_deref())?.probe()?);
+        workers.stack = Some(Interpreter::find(backend.python.as_deref())?.probe(backend.loader)?);
     }
     let slots = workers.slots(study)?;
+    if let Some(stack) = &workers.stack {
+        let mut devices = slots.iter().filter_map(|slot| slot.device.as_deref());
+        devices.try_for_each(|device| stack.check_device(device))?;
+    }
     let packages = workers.stack.as_ref().map(|stack| stack.packages.as_slice());
     let here = StackOnDevice {
+        loader: backend.loader,
         on_cpu: slots.iter().any(|slot| slot.device.as_deref() == Some("cpu")),
         packages: packages.unwrap_or_default(),
     };
@@ -67,7 +74,8 @@ pub(super) fn begin(study: &Study, backend: &TrlBackend, workers: &mut WorkerArg
 /// The first line of a search: what trains, and what is not seen of it.
 pub(super) fn line(stack: &Stack) -> String {
     printable(&format!(
-        "trials train in TRL: {} (Python {}), {} on {}; other programs on it are not watched for",
+        "trials train in {}: {} (Python {}), {} on {}; other programs on it are not watched for",
+        stack.loader.title(),
         stack.interpreter.display(),
         stack.python,
         stack.versions(),
@@ -85,7 +93,7 @@ pub(super) fn input(stack: &Stack) -> InputRecord {
     }
 }
 
-/// Refuses values that TRL would train otherwise than they say, alone and beside what the file fixes.
+/// Refuses values that trials would train otherwise than they say, alone and beside what the file fixes.
 fn check_values(study: &Study, here: StackOnDevice<'_>) -> Result<(), SpaceError> {
     let most_devices = ParamValue::Int(most_devices(study) as i64);
     let refusals = |params: &Params| {
@@ -149,20 +157,32 @@ fn check_values(study: &Study, here: StackOnDevice<'_>) -> Result<(), SpaceError
     Ok(())
 }
 
-/// Reason why a recipe is not trained in TRL as it is written, on the processor or with the packages that there are; `None` where it is.
-pub(in crate::cli) fn refusal_of(recipe: &Recipe, on_cpu: bool, packages: &[Package]) -> Option<String> {
-    let refusals = refusals_of(recipe, StackOnDevice { on_cpu, packages });
+/// Reason why a recipe is not trained as it is written on models of this loader, on the processor or with the packages that there are;
+/// `None` where it is.
+pub(in crate::cli) fn refusal_of(
+    recipe: &Recipe,
+    loader: Loader,
+    on_cpu: bool,
+    packages: &[Package],
+) -> Option<String> {
+    let here = StackOnDevice {
+        loader,
+        on_cpu,
+        packages,
+    };
+    let refusals = refusals_of(recipe, here);
     let first = refusals.into_iter().next();
     first.map(|refusal| format!("key `{}`: {}", refusal.field, refusal.message))
 }
 
 /// Settings of a recipe that a trial in TRL would not train as they are written.
 fn refusals_of(recipe: &Recipe, here: StackOnDevice<'_>) -> Vec<Refusal> {
-    let in_file = refused(Tool::Trl, recipe, None).into_iter().map(|warning| Refusal {
+    let (tool, title) = (here.loader.tool(), here.loader.title());
+    let in_file = refused(tool, recipe, None).into_iter().map(|warning| Refusal {
         field: warning.field,
         message: format!(
-            "a trial in TRL is what TRL's file says, and of `{}` that says something else ({}); write another value, or search with \
-             the native backend",
+            "a trial in {title} is what {title}'s file says, and of `{}` that says something else ({}); write another value, or search \
+             with the native backend",
             warning.field, warning.message
         ),
     });
@@ -177,7 +197,7 @@ fn refusals_of(recipe: &Recipe, here: StackOnDevice<'_>) -> Vec<Refusal> {
         .map(|(field, package)| Refusal {
             field,
             message: format!(
-                "trials in TRL take this from {package}, which the Python lacks; install it there with `pip install {package}`, or write \
+                "trials in {title} take this from {package}, which the Python lacks; install it there with `pip install {package}`, or write \
                  another value"
             ),
         });
@@ -190,9 +210,10 @@ fn refusals_of(recipe: &Recipe, here: StackOnDevice<'_>) -> Vec<Refusal> {
     });
     let paged = recipe.optimizer.kind.is_paged().then(|| Refusal {
         field: "optimizer.kind",
-        message: "the states of paged optimizers lie in managed memory, which PyTorch does not count and trials in TRL would not give \
-                  back; write another optimizer, or search with the native backend"
-            .to_owned(),
+        message: format!(
+            "the states of paged optimizers lie in managed memory, which PyTorch does not count and trials in {title} would not give \
+             back; write another optimizer, or search with the native backend"
+        ),
     });
     let on_device = on_device.chain(in_fp32);
     in_file.chain(paged).chain(on_device).chain(absent).collect()
@@ -294,7 +315,15 @@ mod tests {
     /// Message about a study of these lines; none where all of it can be trained. Whatever values need is installed.
     fn refusal(lines: &str, on_cpu: bool) -> Option<String> {
         let packages = &packages(&[BITSANDBYTES, DEEPSPEED, "flash-attn", "liger-kernel", "schedulefree"]);
-        refusal_at(lines, StackOnDevice { on_cpu, packages })
+        let loader = Loader::Transformers;
+        refusal_at(
+            lines,
+            StackOnDevice {
+                loader,
+                on_cpu,
+                packages,
+            },
+        )
     }
 
     fn refusal_at(lines: &str, here: StackOnDevice<'_>) -> Option<String> {
@@ -354,8 +383,12 @@ mod tests {
     #[test]
     fn what_a_package_has_is_refused_where_it_is_not_installed() {
         fn at(packages: &[Package]) -> StackOnDevice<'_> {
-            let on_cpu = false;
-            StackOnDevice { on_cpu, packages }
+            let (loader, on_cpu) = (Loader::Transformers, false);
+            StackOnDevice {
+                loader,
+                on_cpu,
+                packages,
+            }
         }
         let (none, kernels) = (&packages(&[]), &packages(&[KERNELS]));
         for (lines, package) in [
@@ -401,6 +434,46 @@ mod tests {
             false,
         );
         assert!(packed.unwrap().contains("packed documents attend to each other"));
+    }
+
+    #[test]
+    fn what_unsloth_trains_otherwise_is_refused_by_its_value() {
+        let at = |lines: &str| {
+            let here = StackOnDevice {
+                loader: Loader::Unsloth,
+                on_cpu: false,
+                packages: &packages(&[BITSANDBYTES, "schedulefree"]),
+            };
+            refusal_at(lines, here)
+        };
+        let sound = "space: {rank: [4, 8], dropout: [0.0, 0.1], precision: [bf16, nf4_double, int8], gradient_checkpointing: [none, full, \
+                     offload], optimizer: [adamw, adamw_8bit], dataloader_num_workers: [0, 2]}";
+        assert_eq!(at(sound), None);
+        for (lines, key, reason) in [
+            (
+                "precision: [bf16, fp32]",
+                "precision",
+                "computes in bf16 here all the same",
+            ),
+            ("packing: [false, true]", "packing", "leaves packing out"),
+            ("rank: [4, 8], devices: 2", "devices", "on one device"),
+            ("method: [lora, full]", "method", "no adapter"),
+            (
+                "gradient_checkpointing: [none, every_2]",
+                "gradient_checkpointing",
+                "every layer",
+            ),
+            (
+                "torch_compile: [false, true]",
+                "torch_compile",
+                "no key in unsloth's file",
+            ),
+            ("trainer: dpo", "trainer", "trainings on preferences"),
+        ] {
+            let told = at(&format!("space: {{{lines}, learning_rate: [1e-4, 1e-3]}}")).unwrap_or_default();
+            let is_told = told.contains(&format!("key `space.{key}`")) && told.contains(reason);
+            assert!(is_told && told.contains("in unsloth"), "{lines}: {told}");
+        }
     }
 
     #[test]

@@ -161,6 +161,7 @@ impl Studies<'_> {
             "select study.id, name, space_path, sampler, seed, model.source as model,
                     case when definition ->> '$.settings.backend.command' is not null then 'command'
                          when definition ->> '$.settings.backend.trl' is not null then 'trl'
+                         when definition ->> '$.settings.backend.unsloth' is not null then 'unsloth'
                          else 'native' end as backend,
                     definition ->> ('$.settings.' || ?) is not null as finds_length,
                     rows, tokens, summary as learnt, created_at, resumed_at,
