@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::args::Args;
-use super::bound::Bound;
+use super::bound::{Bound, Products};
 use super::comparison::Comparison;
 use super::engine_worker::EngineWorker;
 use super::setting::CheckedRecipe;
@@ -96,10 +96,8 @@ fn compare(args: &Args, checked: &CheckedRecipe, stack: &Stack, device: &str) ->
         stack.interpreter.display(),
         stack.versions()
     )));
-    let trl = trl.train(checked.for_other(), args.steps, handed(FirstAdapter::Read))?;
-    Ok(Comparison::new(
-        native,
-        trl,
-        Bound::of(recipe.precision, device != "cpu"),
-    ))
+    let other = checked.for_other();
+    let products = Products::of(device, &other.torch);
+    let trl = trl.train(other, args.steps, handed(FirstAdapter::Read))?;
+    Ok(Comparison::new(native, trl, Bound::of(recipe.precision, products)))
 }
