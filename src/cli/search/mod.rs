@@ -11,7 +11,7 @@ mod dry_run;
 mod engine_choice;
 mod kernels;
 mod opened_study;
-mod other_family;
+pub(super) mod other_family;
 mod preflight;
 mod preparation;
 mod progress;
