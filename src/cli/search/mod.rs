@@ -9,6 +9,7 @@ mod command;
 mod detach;
 mod dry_run;
 mod engine_choice;
+mod engine_ground;
 mod kernels;
 mod opened_study;
 pub(super) mod other_family;
