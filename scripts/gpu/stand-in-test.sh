@@ -586,6 +586,30 @@ PYTHON
   "$program" show sums_longer 0 | grep -q "adapters' products are parts of the weights'" || die "show does not say how sums were made"
 }
 
+# The engine is checked on the GPU before `backend: auto` takes it, once. The whole check takes as long as the part parity: what is not done in
+# time has failed, and trials go on in TRL, which a script says it has.
+part_auto() {
+  local python=$folder/python-of-auto
+  cat > "$python" <<'PYTHON'
+#!/bin/sh
+echo '{"python": "3.12.3", "torch": "2.15.0", "transformers": "5.23.0", "peft": "0.21.2", "trl": "1.16.0", "accelerate": "1.15.0", "datasets": "5.2.0", "devices": [], "missing": []}'
+PYTHON
+  chmod +x "$python"
+  space auto '[1, 2]' bf16 2
+  export PEFT_TUNE_MOCK=0.01 PEFT_TUNE_GPU_CHECK_SECONDS=3
+  quietly "$program" search "$folder/auto.yaml" --backend auto --python "$python"
+  grep -q 'checking the built-in engine on stand-in for a GPU against the CPU, once' "$folder/log" || die "the check is not told"
+  grep -q 'auto takes TRL: .*it failed its check on stand-in for a GPU, against the CPU in 3.* it was not done within 3.0 s' "$folder/log" ||
+    { cat "$folder/log" >&2 && die "an engine that is not checked in time is taken"; }
+  quietly "$program" search "$folder/auto.yaml" --as again --backend auto --python "$python"
+  ! grep -q 'checking the built-in engine' "$folder/log" || die "the verdict is not kept"
+  "$program" doctor --json --python "$python" 2> /dev/null | grep -q '"known_family": "trl"' || die "doctor does not know the verdict"
+  # Another GPU has a verdict of its own.
+  STAND_IN_GPU_NAME=another quietly "$program" search "$folder/auto.yaml" --as other --backend auto --python "$python"
+  grep -q 'checking the built-in engine on another against' "$folder/log" || die "the verdict of another GPU is taken"
+  unset PEFT_TUNE_MOCK PEFT_TUNE_GPU_CHECK_SECONDS
+}
+
 # Trials above the study's limit, and trials for which the device itself has no memory, end as such; the others of the same process do not.
 part_search() {
   space limited '[1, 4]' '[bf16, nf4]' 4 ', memory_limit: 2900000'
@@ -819,7 +843,7 @@ PYTHON
 parts=("$@")
 parity=
 if [ ${#parts[@]} -eq 0 ]; then
-  parts=(self doctor memory launches train offload bytes mixtures hopper traps forms products sums ada turing graphs reference generate search samples lost ranks profile
+  parts=(self doctor auto memory launches train offload bytes mixtures hopper traps forms products sums ada turing graphs reference generate search samples lost ranks profile
     ceilings inference check)
   # It takes as long as all others together, and one processor.
   quietly "$folder/self_test"

@@ -1,20 +1,21 @@
 //! `peft-tune plan`: what the settings of a study would cost, before anything runs.
 
 use super::args::Args;
-use super::learning_rate;
 use super::stack;
 use super::step;
 use super::text::{About, StudyPlan, to_json, to_text};
 use crate::cli::CliError;
 use crate::cli::data::epochs;
+use crate::cli::data::learning_rate;
 use crate::cli::data::mixture;
 use crate::cli::data::row_lengths::Rows;
 use crate::cli::data::study_file::{base_of, study_for};
 use crate::cli::data::study_rows::StudyRows;
 use crate::cli::forecast::{PredictedModel, TrialDevice, check_predicted, precisions_of};
+use crate::cli::search::{other_family, trl};
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::{Lengths, summary_line};
-use crate::space::Study;
+use crate::space::{Backend, Study};
 use crate::tune::{CostSurvey, Forecast};
 use peft_tune_core::predict;
 use peft_tune_core::predict::DataSheet;
@@ -32,6 +33,9 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let (study, has_data) = study_for(file, args.backend)?;
     if let Some(base) = &study.base {
         check_predicted(base)?;
+    }
+    if let Backend::Trl(_) = study.backend {
+        trl::check_anywhere(&study)?;
     }
     if let Some(warning) = learning_rate::warning(&study) {
         tell(format_args!("warning: {warning}"));
@@ -92,6 +96,9 @@ fn forecast_of(
 ) -> Result<(Forecast, String, Option<Doubtful>), CliError> {
     let base = base_of(study)?;
     let files = ModelFiles::resolve_config(&base.model).map_err(CliError::bad_input)?;
+    if let Backend::Trl(_) = study.backend {
+        other_family::check_presets_of(study, &files)?;
+    }
     let model = PredictedModel::of(&study.backend, base, &files)?;
     if let Some(sheet) = sheet {
         let forecast = Forecast::new(study, model.on_sheet(sheet), rows);

@@ -68,6 +68,21 @@ impl Comparison {
         let all = |run: &Run| (run.replayed_passes, run.replayed_updates) == (passes, updates);
         self.replayed.as_ref().is_some_and(all) && self.difference.is_some_and(|difference| difference <= allowed)
     }
+
+    /// What did not pass, in words.
+    pub(super) fn failure(&self) -> String {
+        let name = format!("{} {:?} from CUDA graphs", self.shape, self.precision);
+        match (&self.message, &self.replayed) {
+            (Some(message), _) => format!("{name}: {message}"),
+            (None, Some(replayed)) => format!(
+                "{name}: {} passes and {} updates replayed, losses {:.1e} apart",
+                replayed.replayed_passes,
+                replayed.replayed_updates,
+                self.difference.unwrap_or(f64::NAN)
+            ),
+            (None, None) => format!("{name}: no result"),
+        }
+    }
 }
 
 /// Compares a tiny model in fp32 and bf16, then what was asked for, without checkpointing.
