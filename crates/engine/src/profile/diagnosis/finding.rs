@@ -50,8 +50,6 @@ pub enum Rule {
     LogsTooOften,
     /// PyTorch's attention keeps all scores in memory.
     EagerAttention,
-    /// Products of PyTorch run in kernels that leave a GPU's tensor cores alone.
-    NoTensorCores,
     /// PyTorch's update of few parameters takes a large part of the step.
     SlowUpdates,
     /// The device lowered its clock.

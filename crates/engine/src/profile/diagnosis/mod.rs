@@ -30,7 +30,7 @@ pub use tuning::{Altering, Outcome, Ratio, Tried, Tuning, TuningBench, is_promis
 pub use verify::{Rerun, verify};
 
 /// All rules: a rule finds at most one thing.
-const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 23] = [
+const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 22] = [
     batching::data_bound,
     batching::short_rows,
     batching::small_micro_batch,
@@ -50,7 +50,6 @@ const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 23] = [
     schedule::evaluates_too_often,
     schedule::logs_too_often,
     torch::eager_attention,
-    torch::no_tensor_cores,
     torch::slow_updates,
     machine::throttled,
     machine::noisy_neighbour,
