@@ -65,7 +65,7 @@ const FAULTY: &[Faulty] = &[
         arguments: &[],
         rules: &[Rule::RecomputesWithRoomLeft, Rule::ShortRows],
     },
-    // As many parameters as there are in the smallest weight.
+    // The highest rank that the smallest weight takes.
     Faulty {
         changes: &[(ADAPTER, "adapter: {rank: 32}")],
         arguments: &[],
