@@ -23,7 +23,7 @@ mod tuning;
 mod verify;
 
 pub use change::Change;
-pub use evidence::{Cost, Evidence, Oracle};
+pub use evidence::{Cost, Evidence, FasterType, Oracle, RankLoss};
 pub use finding::{Finding, Gain, Metric, PredictedBy, Rule, Verified};
 pub use model::ModelOracle;
 pub use tuning::{Altering, Outcome, Ratio, Tried, Tuning, TuningBench, is_promising, tune};
