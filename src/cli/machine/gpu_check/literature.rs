@@ -236,7 +236,10 @@ mod tests {
             &mut row,
             setting(method, Precision::Fp32),
             Some(memory_bytes),
-            (&on_a_gpu, &watch),
+            &Ways {
+                predict: &on_a_gpu,
+                measure: &watch,
+            },
         );
         let unfit = row.passed_over.iter().filter(|one| one.message.is_none()).count();
         assert!(row.measured.is_none());
@@ -308,7 +311,10 @@ mod tests {
             &mut row,
             setting(Method::Lora, Precision::Fp32),
             None,
-            (&|_| None, &measure),
+            &Ways {
+                predict: &|_: &Setting| None,
+                measure: &measure,
+            },
         );
         assert_eq!(row.passed_over.len(), 2);
         assert!(row.passed_over.iter().all(|one| one.message.is_some()));
