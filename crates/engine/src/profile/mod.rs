@@ -27,7 +27,7 @@ mod trace;
 mod write_error;
 
 pub use ceiling::{Ceiling, CeilingSource};
-pub use comparison::{Comparison, Difference};
+pub use comparison::{ChangedSetting, Comparison, Difference};
 pub use device_memory::DeviceMemory;
 pub use inference::{InferenceLoad, InferencePoint, Latency, measure_inference};
 pub use kernels::{Activity, ActivityKind, Collector, CuptiError, DriverCalls, FunctionCalls, GpuTimeline, KernelTime};
