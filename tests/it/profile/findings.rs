@@ -129,20 +129,22 @@ impl Neighbours {
     /// Begins to keep every second processor busy.
     fn begin() -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
-        let keep_busy = |is_over: Arc<AtomicBool>| {
-            while !is_over.load(Ordering::Relaxed) {
-                std::hint::spin_loop();
-            }
-        };
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = (0..processors.div_ceil(2)).map(|_| {
             let is_over = Arc::clone(&is_over);
-            std::thread::spawn(move || keep_busy(is_over))
+            std::thread::spawn(move || keep_busy(&is_over))
         });
         Self {
             threads: threads.collect(),
             is_over,
         }
+    }
+}
+
+/// Keeps a processor busy until somebody says that it is over.
+fn keep_busy(is_over: &AtomicBool) {
+    while !is_over.load(Ordering::Relaxed) {
+        std::hint::spin_loop();
     }
 }
 
