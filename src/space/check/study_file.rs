@@ -82,7 +82,7 @@ fn study_of(document: Document, options: ReadOptions, asked: Option<Backend>) ->
     let metrics = trains.then_some(scored.as_slice());
     let entries = context.objectives_of(&file, trainer, &parameters);
     if trains {
-        context.check_metrics_of(trainer, &parameters, (&entries, &file))?;
+        context.check_metrics_of(trainer, &parameters, &entries, &file)?;
     }
     let mut objectives = context.objectives(&entries, metrics)?;
     let mut constraints = context.constraints(&file.constraints, metrics)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::args::Args;
+use super::args::{Args, AskedModel};
 use super::setting::{Rows, Setting};
 use crate::cli::terminal::output::{show, show_part};
 use peft_tune_core::recipe::Precision;
@@ -108,7 +108,7 @@ pub(super) fn run(args: &Args, device: &Device, comparisons: &mut Vec<Comparison
         };
         compare("tiny", setting);
     }
-    for (shape, _, setting) in args.models() {
+    for AskedModel { shape, setting, .. } in args.models() {
         for rows in &args.batches {
             compare(shape, Setting { rows: *rows, ..setting });
         }
