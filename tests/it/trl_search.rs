@@ -54,7 +54,7 @@ pub(crate) fn bench(space: &str) -> tempfile::TempDir {
     folder
 }
 
-fn command(folder: &Path, arguments: &[&str]) -> Command {
+pub(crate) fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = crate::program();
     command.args(arguments).current_dir(folder);
     command

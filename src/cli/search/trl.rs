@@ -38,13 +38,23 @@ struct StackOnDevice<'a> {
     loader: Loader,
     /// Whether a trial may run on a processor.
     on_cpu: bool,
-    /// Packages that the Python has.
-    packages: &'a [Package],
+    /// Packages that the Python has; `None` where none was asked, which may have all.
+    packages: Option<&'a [Package]>,
 }
 
 impl StackOnDevice<'_> {
+    /// A Python that was not asked, on a GPU.
+    fn unasked(loader: Loader) -> Self {
+        Self {
+            loader,
+            on_cpu: false,
+            packages: None,
+        }
+    }
+
     fn has(self, package: &str) -> bool {
-        self.packages.iter().any(|one| one.name == package)
+        let has = |packages: &[Package]| packages.iter().any(|one| one.name == package);
+        self.packages.is_none_or(has)
     }
 }
 
@@ -66,9 +76,17 @@ pub(super) fn begin(study: &Study, backend: &TrlBackend, workers: &mut WorkerArg
     let here = StackOnDevice {
         loader: backend.loader,
         on_cpu: slots.iter().any(|slot| slot.device.as_deref() == Some("cpu")),
-        packages: packages.unwrap_or_default(),
+        packages,
     };
     Ok(check_values(study, here)?)
+}
+
+/// Refuses what no Python trains on models of this loader as it is written, on any device: none is asked.
+///
+/// # Errors
+/// Bad input: such a value.
+pub(in crate::cli) fn check_anywhere(study: &Study, loader: Loader) -> Result<(), SpaceError> {
+    check_values(study, StackOnDevice::unasked(loader))
 }
 
 /// The first line of a search: what trains, and what is not seen of it.
@@ -168,7 +186,7 @@ pub(in crate::cli) fn refusal_of(
     let here = StackOnDevice {
         loader,
         on_cpu,
-        packages,
+        packages: Some(packages),
     };
     let refusals = refusals_of(recipe, here);
     let first = refusals.into_iter().next();
@@ -314,16 +332,13 @@ mod tests {
 
     /// Message about a study of these lines; none where all of it can be trained. Whatever values need is installed.
     fn refusal(lines: &str, on_cpu: bool) -> Option<String> {
-        let packages = &packages(&[BITSANDBYTES, DEEPSPEED, "flash-attn", "liger-kernel", "schedulefree"]);
-        let loader = Loader::Transformers;
-        refusal_at(
-            lines,
-            StackOnDevice {
-                loader,
-                on_cpu,
-                packages,
-            },
-        )
+        let packages = packages(&[BITSANDBYTES, DEEPSPEED, "flash-attn", "liger-kernel", "schedulefree"]);
+        let here = StackOnDevice {
+            on_cpu,
+            packages: Some(&packages),
+            ..StackOnDevice::unasked(Loader::Transformers)
+        };
+        refusal_at(lines, here)
     }
 
     fn refusal_at(lines: &str, here: StackOnDevice<'_>) -> Option<String> {
@@ -383,11 +398,10 @@ mod tests {
     #[test]
     fn what_a_package_has_is_refused_where_it_is_not_installed() {
         fn at(packages: &[Package]) -> StackOnDevice<'_> {
-            let (loader, on_cpu) = (Loader::Transformers, false);
+            let packages = Some(packages);
             StackOnDevice {
-                loader,
-                on_cpu,
                 packages,
+                ..StackOnDevice::unasked(Loader::Transformers)
             }
         }
         let (none, kernels) = (&packages(&[]), &packages(&[KERNELS]));
@@ -413,6 +427,9 @@ mod tests {
             );
             let is_of_hub = package.starts_with("flash");
             assert_eq!(refusal_at(lines, at(kernels)).is_none(), is_of_hub, "{lines}");
+            // A Python that was not asked may have it.
+            let unasked = StackOnDevice::unasked(Loader::Transformers);
+            assert_eq!(refusal_at(lines, unasked), None, "{lines}");
         }
         for lines in [
             "space: {rank: [4, 8], optimizer: [adamw, sgd], devices: 2, sharding: full}",
@@ -439,12 +456,15 @@ mod tests {
     #[test]
     fn what_unsloth_trains_otherwise_is_refused_by_its_value() {
         let at = |lines: &str| {
+            let packages = packages(&[BITSANDBYTES, "schedulefree"]);
             let here = StackOnDevice {
-                loader: Loader::Unsloth,
-                on_cpu: false,
-                packages: &packages(&[BITSANDBYTES, "schedulefree"]),
+                packages: Some(&packages),
+                ..StackOnDevice::unasked(Loader::Unsloth)
             };
-            refusal_at(lines, here)
+            let told = refusal_at(lines, here);
+            // What is refused with all packages is refused where none was asked.
+            assert_eq!(refusal_at(lines, StackOnDevice::unasked(Loader::Unsloth)), told);
+            told
         };
         let sound = "space: {rank: [4, 8], dropout: [0.0, 0.1], precision: [bf16, nf4_double, int8], gradient_checkpointing: [none, full, \
                      offload], optimizer: [adamw, adamw_8bit], dataloader_num_workers: [0, 2]}";

@@ -56,8 +56,12 @@ impl Context<'_> {
                 });
             }
             (None, Some((keys, command))) => Backend::Command(self.command(file, keys, command)?),
+            (None, None) if file.backend == BackendEntry::Native => Backend::Native,
             // A file that leaves the engine open is read as the built-in one reads it, until a search has chosen.
-            (None, None) if matches!(file.backend, BackendEntry::Native | BackendEntry::Auto) => Backend::Native,
+            (None, None) if file.backend.is_open() => {
+                self.trl(Loader::Transformers, &file.backend)?;
+                Backend::Native
+            }
             (None, None) => Backend::Trl(self.trl(loader_of(&file.backend), &file.backend)?),
             (Some(Backend::Trl(TrlBackend { loader, python: None })), None) => {
                 Backend::Trl(self.trl(loader, &file.backend)?)
@@ -85,33 +89,31 @@ impl Context<'_> {
             return Ok(None);
         };
         let of_command = ["folder", "env"];
-        let named = [
+        let runners = [
             ("command", keys.command.is_some()),
             ("trl", keys.trl.is_some()),
             ("unsloth", keys.unsloth.is_some()),
+            ("auto", keys.auto.is_some()),
         ];
-        let named: Vec<&str> = named
-            .into_iter()
-            .filter_map(|(key, is_there)| is_there.then_some(key))
-            .collect();
-        match (&keys.command, named.as_slice()) {
-            (_, [first, second, ..]) => Err(SpaceError::Conflict {
+        let mut named = runners.iter().filter(|(_, is_named)| *is_named).map(|(name, _)| *name);
+        match (named.next(), named.next()) {
+            (Some(first), Some(second)) => Err(SpaceError::Conflict {
                 at: self.document.key(&["backend", second]),
                 other: format!("backend.{first}"),
                 reason: "one of them runs the trials",
             }),
-            (Some(command), _) => Ok(Some((keys, command.as_slice()))),
-            (None, [_]) => match of_command.iter().find(|key| self.document.has(&["backend", key])) {
+            (Some("command"), None) => Ok(keys.command.as_deref().map(|command| (keys, command))),
+            (Some(_), None) => match of_command.iter().find(|key| self.document.has(&["backend", key])) {
                 Some(key) => Err(SpaceError::Rejected {
                     at: self.document.key(&["backend", key]),
                     message: "this is about the program of `backend.command`, and there is none; remove it".into(),
                 }),
                 None => Ok(None),
             },
-            (None, []) => Err(SpaceError::Rejected {
+            (None, _) => Err(SpaceError::Rejected {
                 at: self.document.key(&["backend"]),
                 message: "these keys name nothing that runs the trials; write `native`, `trl`, `unsloth`, `auto`, {trl: {python: ..}}, \
-                          {unsloth: {python: ..}} or {command: [program, argument, ..]}"
+                          {unsloth: {python: ..}}, {auto: {python: ..}} or {command: [program, argument, ..]}"
                     .into(),
             }),
         }
@@ -143,15 +145,18 @@ impl Context<'_> {
         })
     }
 
-    /// Trials on models of this loader, in the interpreter that the file names for it.
+    /// Trials on models of this loader, in the interpreter that a file names for them, or for the choice of the engine.
     fn trl(&self, loader: Loader, entry: &BackendEntry) -> Result<TrlBackend, SpaceError> {
-        let keys = match (entry, loader) {
-            (BackendEntry::Keys(keys), Loader::Transformers) => keys.trl.as_ref(),
-            (BackendEntry::Keys(keys), Loader::Unsloth) => keys.unsloth.as_ref(),
-            (BackendEntry::Native | BackendEntry::Trl | BackendEntry::Unsloth | BackendEntry::Auto, _) => None,
+        let BackendEntry::Keys(keys) = entry else {
+            return Ok(TrlBackend::by(loader));
         };
-        let python = keys.and_then(|keys| keys.python.as_deref());
-        let found = python.map(|python| self.interpreter(&["backend", loader.name(), "python"], python));
+        let (name, keys) = match loader {
+            Loader::Transformers if keys.trl.is_none() => ("auto", &keys.auto),
+            Loader::Transformers => ("trl", &keys.trl),
+            Loader::Unsloth => ("unsloth", &keys.unsloth),
+        };
+        let python = keys.as_ref().and_then(|keys| keys.python.as_deref());
+        let found = python.map(|python| self.interpreter(&["backend", name, "python"], python));
         Ok(TrlBackend {
             loader,
             python: found.transpose()?,

@@ -226,12 +226,23 @@ pub enum BackendEntry {
     Unsloth,
     /// The built-in engine or TRL: which one, a search chooses where it begins.
     Auto,
-    /// A command, or TRL or unsloth with settings of their own.
+    /// A command, or TRL, unsloth or the choice with settings of their own.
     Keys(BackendKeys),
 }
 
+impl BackendEntry {
+    /// Whether a search is to choose the engine.
+    pub(in crate::space) fn is_open(&self) -> bool {
+        match self {
+            Self::Auto => true,
+            Self::Keys(keys) => keys.auto.is_some(),
+            Self::Native | Self::Trl | Self::Unsloth => false,
+        }
+    }
+}
+
 /// What runs the trials, by keys: a program that is run once per trial, reads one JSON object with the parameters and prints JSON
-/// lines; or TRL or unsloth in a certain Python.
+/// lines; TRL or unsloth in a certain Python; or the choice between TRL and the built-in engine.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BackendKeys {
@@ -246,6 +257,8 @@ pub struct BackendKeys {
     pub trl: Option<TrlKeys>,
     /// Trials train with TRL on models that unsloth loads.
     pub unsloth: Option<TrlKeys>,
+    /// Trials train in the built-in engine or with TRL: a search says which one it takes, and why.
+    pub auto: Option<TrlKeys>,
 }
 
 /// Settings of the Python that trains with TRL or unsloth.
@@ -340,7 +353,7 @@ name_or_map!(
 
 name_or_map!(
     BackendEntry,
-    "native, trl, unsloth, auto, {trl: {python: ..}}, {unsloth: {python: ..}}, or {command: [program, argument, ..]}",
+    "native, trl, unsloth, auto, {trl: {python: ..}}, {unsloth: {python: ..}}, {auto: {python: ..}}, or {command: [program, argument, ..]}",
     |name| match name {
         "native" => Some(BackendEntry::Native),
         "trl" => Some(BackendEntry::Trl),
@@ -354,9 +367,12 @@ name_or_map!(
         "anyOf": [
             {"enum": ["native", "trl", "unsloth", "auto"]},
             {"allOf": [keys, {"anyOf": [
-                {"required": ["command"], "not": {"anyOf": [{"required": ["trl"]}, {"required": ["unsloth"]}]}},
+                {"required": ["command"], "not": {"anyOf": [
+                    {"required": ["trl"]}, {"required": ["unsloth"]}, {"required": ["auto"]},
+                ]}},
                 {"required": ["trl"], "maxProperties": 1},
                 {"required": ["unsloth"], "maxProperties": 1},
+                {"required": ["auto"], "maxProperties": 1},
             ]}]},
         ],
         "default": "native",

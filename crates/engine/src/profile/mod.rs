@@ -27,10 +27,10 @@ mod trace;
 mod write_error;
 
 pub use ceiling::{Ceiling, CeilingSource};
-pub use comparison::{Comparison, Difference};
+pub use comparison::{ChangedSetting, Comparison, Difference};
 pub use device_memory::DeviceMemory;
 pub use inference::{InferenceLoad, InferencePoint, Latency, measure_inference};
-pub use kernels::{Activity, ActivityKind, Collector, CuptiError, DriverCalls, GpuTimeline, KernelTime};
+pub use kernels::{Activity, ActivityKind, Collector, CuptiError, DriverCalls, FunctionCalls, GpuTimeline, KernelTime};
 pub use libraries::LibraryFolders;
 pub use measure::{Measured, ProfileError, ProfileInputs, ProfileSettings, StepLog, profile};
 pub use memory::{CountingAllocator, HostMemory, OUT_OF_MEMORY_EXIT};

@@ -231,7 +231,7 @@ impl Trainer {
         clock.lap(Lap::Optimizer)?;
         // Until here a GPU has been given work without a pause; now it is waited for, once, and what it found is read.
         let laps = clock.finish()?;
-        let (forward, backward) = path_of((&mut self.own, &mut self.fp32), in_fp32).passes.seconds(&laps);
+        let (forward, backward) = path_of(&mut self.own, &mut self.fp32, in_fp32).passes.seconds(&laps);
         let seconds = StepSeconds {
             data: 0.0,
             forward,
@@ -619,7 +619,7 @@ impl Trainer {
                 dropout: self.dropout(first_token),
                 gradient_scale: how.gradient_scale,
             };
-            let path = path_of((&mut self.own, &mut self.fp32), how.in_fp32);
+            let path = path_of(&mut self.own, &mut self.fp32, how.in_fp32);
             let model = PassModel {
                 decoder: &path.decoder,
                 ropes: &self.ropes,
@@ -716,7 +716,7 @@ struct Manner {
 }
 
 /// Passes that compute a step.
-fn path_of<'a>((own, fp32): (&'a mut ComputePath, &'a mut Option<ComputePath>), in_fp32: bool) -> &'a mut ComputePath {
+fn path_of<'a>(own: &'a mut ComputePath, fp32: &'a mut Option<ComputePath>, in_fp32: bool) -> &'a mut ComputePath {
     match fp32 {
         Some(path) if in_fp32 => path,
         _ => own,

@@ -8,6 +8,7 @@ use super::behaviour::Recompute;
 use super::heap::{Heap, KINDS, Kind, Peaks};
 use super::model::Model;
 use super::setting::Trains;
+use super::shape::LinearShape;
 use super::tape::{Body, Cost, Tape, Tensor};
 use crate::predict::{Bytes, MemoryCategory};
 
@@ -187,7 +188,7 @@ impl Run {
         }
         for _ in 0..shape.layers {
             let experts = (shape.expert_elements() > 0).then(|| shape.expert_elements());
-            let linears = shape.linears().into_iter().map(|(_, rows, columns)| rows * columns);
+            let linears = shape.linears().into_iter().map(|layer| layer.elements());
             for elements in linears.chain(experts) {
                 let [codes, constants] = setting.weights.bytes(elements, setting.loads);
                 if setting.offloads && share > 1 {
@@ -348,7 +349,7 @@ pub(super) fn trained_tensors(model: &Model) -> Vec<(u64, u64)> {
     match &model.setting.trains {
         Trains::Everything => {
             let width = model.setting.loads.bytes();
-            let layer = linears.iter().map(|(_, rows, columns)| rows * columns);
+            let layer = linears.iter().map(LinearShape::elements);
             let layer: Vec<u64> = layer.chain([shape.expert_elements(), shape.small_elements()]).collect();
             let layers = (0..shape.layers).flat_map(|_| layer.iter().map(|elements| (*elements, width)));
             whole.chain(layers).filter(|(elements, _)| *elements > 0).collect()
@@ -360,11 +361,11 @@ pub(super) fn trained_tensors(model: &Model) -> Vec<(u64, u64)> {
             ..
         } => {
             let width = model.setting.adapters.bytes();
-            let adapted = linears.iter().filter(|(role, ..)| targets.contains(role));
+            let adapted = linears.iter().filter(|layer| targets.contains(&layer.role));
             let layer: Vec<u64> = adapted
-                .flat_map(|(_, rows, columns)| {
-                    let magnitudes = model.setting.dora.then_some(*columns);
-                    [rank * rows, rank * columns].into_iter().chain(magnitudes)
+                .flat_map(|layer| {
+                    let magnitudes = model.setting.dora.then_some(layer.outer);
+                    [rank * layer.inner, rank * layer.outer].into_iter().chain(magnitudes)
                 })
                 .collect();
             let layers = (0..shape.layers).flat_map(|_| layer.iter().map(|elements| (*elements, width)));

@@ -3,7 +3,7 @@
 use super::behaviour::{AttentionForm, Number, Raised, Recompute};
 use super::heap::Kind;
 use super::setting::{StackSetting, Trains};
-use super::shape::{ModelShape, Role};
+use super::shape::{LinearShape, ModelShape, Role};
 use super::tape::{Backward, Cost, Op, Parameter, Tape, Tensor};
 
 /// A model in a setting: sizes of everything that goes through a layer.
@@ -126,12 +126,7 @@ impl Model {
 
     /// Bytes of a layer's weights as they are gathered.
     pub(super) fn layer_bytes(&self) -> u64 {
-        let linear: u64 = self
-            .shape
-            .linears()
-            .iter()
-            .map(|(_, rows, columns)| rows * columns)
-            .sum();
+        let linear: u64 = self.shape.linears().iter().map(LinearShape::elements).sum();
         let held = linear + self.shape.expert_elements();
         let [codes, constants] = self.setting.weights.bytes(held, self.setting.loads);
         codes + constants + self.shape.small_elements() * self.plain().bytes()
