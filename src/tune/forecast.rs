@@ -13,6 +13,7 @@ use crate::space::{Study, recipe_for};
 use crate::tools::Tool;
 use peft_tune_core::objective::{Bound, PEAK_MEMORY, THROUGHPUT, is_of_target};
 use peft_tune_core::predict::{Correction, Imbalance, Prediction, RowLengths, Uncertain};
+use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{EpochSteps, Recipe};
 use peft_tune_core::study::{ParamValue, Params};
 use peft_tune_search::Prior;
@@ -290,5 +291,10 @@ impl Prior for Forecast {
         let are_whole = !one.precision.is_quantized() && !other.precision.is_quantized();
         other.precision = one.precision;
         are_whole && one == other
+    }
+
+    fn models(&self, parameter: &str) -> bool {
+        // Of PyTorch's kernels it is known what they compute and keep, and not how fast they are here.
+        setting(parameter).is_none_or(|row| !row.is_of_torch())
     }
 }

@@ -95,7 +95,7 @@ impl TrialFiles {
     /// Bad input: a model or data that cannot be used, a plan of nothing, a cache that cannot be written to.
     fn of(tool: Tool, asked: &Recipe, plan: &TrialPlan) -> Result<Self, CliError> {
         let length = length_of(plan)?;
-        let files = ModelFiles::resolve_weights(&asked.model, &mut ()).map_err(CliError::bad_input)?;
+        let files = ModelFiles::resolve_for_transformers(&asked.model, &mut ()).map_err(CliError::bad_input)?;
         // The recipe's own seed decides which rows are held out, whatever the trial's is.
         let data = PreparedData::of_recipe(asked, &files).map_err(CliError::bad_input)?;
         let (mut recipe, train) = (asked.clone(), plan.train.as_ref());
