@@ -663,6 +663,22 @@ class Preferences(unittest.TestCase):
         others = [row["KL_completion_ids"] for start in (0, 2) for row in beside[start : start + 2]]
         self.assertEqual((others, beside.length), ([[3], [0], [1], [2]], 16))
 
+    def test_rows_of_answers_are_as_long_as_their_own_sequences(self):
+        class Tokens(dict):
+            @property
+            def column_names(self):
+                return list(self)
+
+        prompts = [[0] * length for length in (1, 4, 2)]
+        pairs = Tokens(prompt_ids=prompts, chosen_ids=[[1], [1], [1]], rejected_ids=[[1], [1], [1] * 5])
+        self.assertEqual(trial_files.Answers(pairs, None).longest(2), [2, 1])
+        # An answer of another row does not count.
+        answers, beside = [[1], [1], [1]], [[1] * 9, [1], [1]]
+        others = Tokens(prompt_ids=prompts, completion_ids=answers, KL_completion_ids=beside, label=[True] * 3)
+        self.assertEqual(trial_files.Answers(others, None).longest(3), [1, 2, 0])
+        apart = Tokens(chosen_input_ids=prompts, chosen_labels=prompts, rejected_input_ids=[[1] * 9, [1], [1]])
+        self.assertEqual(trial_files.Answers(apart, None).longest(1), [0])
+
     def test_a_row_says_where_a_trainer_is_and_what_it_reads(self):
         self.assertEqual([kind.file for kind in kinds.KINDS.values()], [f"trl_{name}.yaml" for name in kinds.KINDS])
         compared = [name for name, kind in kinds.KINDS.items() if kind.compares]

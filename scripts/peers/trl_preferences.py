@@ -5,6 +5,7 @@
 The interpreter that runs this has TRL. Of each trainer:
 
 search    two trials are complete, with a loss and rewards
+peak      the peak of tensors that a trial measured beside what `plan --stack trl --device cpu` predicts: within 10%
 fields    the trainer's arguments and LoraConfig of a trial beside those that TRL's parser makes of the export, field by field
 losses    a trial's steps beside those of TRL's own trainer, by the export's file, rows and seed
 held out  what the trial measures after the last of them beside what that trainer says of the same rows in one micro-batch:
@@ -31,6 +32,8 @@ from trl_worker import ASSETS, OF_LENGTH, compare_fields, overridden, plan_of, q
 STEPS, HELD_OUT, ROWS = 4, 8, 72
 #: Relative difference of losses that the order of a sum makes.
 WITHIN = 1e-4
+#: Share of the measured peak by which the predicted one may miss it.
+PEAK_WITHIN = 0.1
 
 #: What each study fixes beside its trainer, and fields of a trial that may then differ.
 SPACES = {
@@ -122,6 +125,19 @@ def check_search(options, kind):
     return found["number"], json.loads(found["recipe"])
 
 
+def check_peak(options, kind):
+    """Returns by which share of the measured peak of tensors the predicted one misses it."""
+    words = ["--stack", "trl", "--device", "cpu", "--json", "--db", options.database]
+    planned = program(options, "plan", options.folder / f"{kind}.yaml", *words)
+    predicted = json.loads(planned.stdout)["peak_tensors_bytes"]
+    statement = f"select max(value) as peak from trial_metric where study = '{kind}' and name = 'peak_memory'"
+    measured = query(options, statement)[0]["peak"]
+    error = predicted / measured - 1
+    if abs(error) > PEAK_WITHIN:
+        fail(f"the peak of {kind} is {measured / 1e6:.2f} MB, predicted were {predicted / 1e6:.2f} MB ({error:+.1%})")
+    return error
+
+
 def exported(options, kind, number):
     folder = options.folder / f"exported_{kind}"
     words = ["--db", options.database, "--study", kind, "--trial", number, "--format", "trl", "--output", folder]
@@ -211,6 +227,7 @@ def check_start(kind, folder):
 
 def check(options, kind):
     number, recipe = check_search(options, kind)
+    error = check_peak(options, kind)
     folder = exported(options, kind, number)
     record = options.folder / f"{kind}_record.jsonl"
     with watched_worker(options, record) as worker:
@@ -221,7 +238,7 @@ def check(options, kind):
     compared = check_held_out(kind, told, evaluated)
     check_start(kind, folder)
     as_trl = f"{STEPS} losses, and {compared} of held-out rows, as TRL's"
-    print(f"{kind}: two trials; {fields} as exported; {as_trl}; the export starts")
+    print(f"{kind}: two trials; a peak predicted {error:+.1%}; {fields} as exported; {as_trl}; the export starts")
 
 
 def names_of(text):
