@@ -41,6 +41,7 @@ from peft_tune.backends import (
     ranks,
     rival,
     serve,
+    settings,
     steady,
     trainer,
     trial_files,
@@ -662,6 +663,16 @@ class Preferences(unittest.TestCase):
         beside = preference.BesideOthers(rows)
         others = [row["KL_completion_ids"] for start in (0, 2) for row in beside[start : start + 2]]
         self.assertEqual((others, beside.length), ([[3], [0], [1], [2]], 16))
+
+    def test_the_reference_is_a_copy_where_the_whole_model_trains(self):
+        def has_copy(use_peft, **training):
+            of_model = types.SimpleNamespace(use_peft=use_peft)
+            return settings.Settings(None, types.SimpleNamespace(**training), of_model, {}).has_copy
+
+        self.assertTrue(has_copy(False, precompute_ref_log_probs=False))
+        self.assertFalse(has_copy(True, precompute_ref_log_probs=False))
+        self.assertFalse(has_copy(False, precompute_ref_log_probs=True))
+        self.assertFalse(has_copy(False))
 
     def test_rows_of_answers_are_as_long_as_their_own_sequences(self):
         class Tokens(dict):

@@ -11,6 +11,7 @@ losses    a trial's steps beside those of TRL's own trainer, by the export's fil
 held out  what the trial measures after the last of them beside what that trainer says of the same rows in one micro-batch:
           rewards, and the loss of dpo; those of kto and orpo are means of TRL's that depend on the micro-batch
 start     one step of the exported folder, started as its file says
+whole     of kto also a search that trains the whole model in bf16, beside a copy of it: the peak as above
 """
 
 import argparse
@@ -41,8 +42,11 @@ SPACES = {
     "kto": ("reference: each_step", set()),
     "orpo": ("schedule: constant", set()),
 }
+#: What trains.
+ADAPTER = "rank: 4\n  dropout: 0\n  precision: fp32"
+WHOLE = "method: full\n  precision: bf16"
 STUDY = """\
-study: {kind}
+study: {study}
 model: {assets}/base
 data: {{train: {folder}/{kind}_train.jsonl, held_out: {folder}/{kind}_held_out.jsonl}}
 space:
@@ -51,11 +55,9 @@ space:
   {fixed}
   learning_rate: 3e-3
   warmup: 0
-  rank: 4
-  dropout: 0
+  {trained}
   micro_batch: 4
   gradient_accumulation: 2
-  precision: fp32
 trial: {{sequence_length: 64, profile_steps: 2, profile_warmup: 2, training_steps: 6, evaluation: {{rows: {held_out}, times: 2}}}}
 sampler: grid
 pruner: none
@@ -101,14 +103,20 @@ def program(options, *words):
     return ran
 
 
+def search(options, kind, study, trained):
+    """Searches a study of this name."""
+    fixed, _ = SPACES[kind]
+    path = options.folder / f"{study}.yaml"
+    said = {"study": study, "kind": kind, "fixed": fixed, "trained": trained, "assets": ASSETS, "folder": options.folder}
+    text = STUDY.format(**said, held_out=HELD_OUT, python=sys.executable)
+    path.write_text(text, encoding="utf-8")
+    program(options, "search", path, "--db", options.database)
+
+
 def check_search(options, kind):
     """Searches, and returns the number of a complete trial with its recipe."""
     write_rows(options, kind)
-    fixed, _ = SPACES[kind]
-    path = options.folder / f"{kind}.yaml"
-    text = STUDY.format(kind=kind, fixed=fixed, assets=ASSETS, folder=options.folder, held_out=HELD_OUT, python=sys.executable)
-    path.write_text(text, encoding="utf-8")
-    program(options, "search", path, "--db", options.database)
+    search(options, kind, kind, ADAPTER)
     trials = query(options, f"select state from trial_summary where study = '{kind}'")
     if [trial["state"] for trial in trials] != ["complete"] * 2:
         fail(f"trials of {kind} are not complete: {trials}")
@@ -125,16 +133,16 @@ def check_search(options, kind):
     return found["number"], json.loads(found["recipe"])
 
 
-def check_peak(options, kind):
-    """Returns by which share of the measured peak of tensors the predicted one misses it."""
+def check_peak(options, study):
+    """Returns by which share of the measured peak of tensors the predicted one of a study misses it."""
     words = ["--stack", "trl", "--device", "cpu", "--json", "--db", options.database]
-    planned = program(options, "plan", options.folder / f"{kind}.yaml", *words)
+    planned = program(options, "plan", options.folder / f"{study}.yaml", *words)
     predicted = json.loads(planned.stdout)["peak_tensors_bytes"]
-    statement = f"select max(value) as peak from trial_metric where study = '{kind}' and name = 'peak_memory'"
+    statement = f"select max(value) as peak from trial_metric where study = '{study}' and name = 'peak_memory'"
     measured = query(options, statement)[0]["peak"]
     error = predicted / measured - 1
     if abs(error) > PEAK_WITHIN:
-        fail(f"the peak of {kind} is {measured / 1e6:.2f} MB, predicted were {predicted / 1e6:.2f} MB ({error:+.1%})")
+        fail(f"the peak of {study} is {measured / 1e6:.2f} MB, predicted were {predicted / 1e6:.2f} MB ({error:+.1%})")
     return error
 
 
@@ -239,6 +247,9 @@ def check(options, kind):
     check_start(kind, folder)
     as_trl = f"{STEPS} losses, and {compared} of held-out rows, as TRL's"
     print(f"{kind}: two trials; a peak predicted {error:+.1%}; {fields} as exported; {as_trl}; the export starts")
+    if kind == "kto":
+        search(options, kind, "whole", WHOLE)
+        print(f"{kind} of the whole model beside its copy: a peak predicted {check_peak(options, 'whole'):+.1%}")
 
 
 def names_of(text):

@@ -321,8 +321,9 @@ class TrialRun:
         if of_this.kind.compares and not tokenises:
             rows = (self._answers().first, rows)
         self.device.process.begin(of_this.training)
-        made = trainer.make(of_this, model, tokenizer, rows, watch, **changes)
-        del model
+        reference = self.runner.bases.reference(of_this, self.files.model)
+        made = trainer.make(of_this, model, tokenizer, rows, watch, reference, **changes)
+        del model, reference
         if self.first_adapter is not None:
             first_adapter.load(made.model, self.first_adapter)
         self.phase = phase

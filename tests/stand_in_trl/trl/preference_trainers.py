@@ -64,11 +64,11 @@ def words_of(text):
 class PreferenceTrainer(SFTTrainer):
     """What the trainers have in common."""
 
-    def __init__(self, model, args, train_dataset, **others):
+    def __init__(self, model, args, train_dataset, ref_model=None, **others):
         super().__init__(model, args, train_dataset, **others)
         self.beta = args.beta
         self.precompute_ref_logps = args.precompute_ref_log_probs
-        self.ref_model = None
+        self.ref_model = ref_model
         assert args.disable_dropout in (True, False)
         self.train_dataset = train_dataset.map(self.tokens)
 
