@@ -10,6 +10,8 @@ fields    the trainer's arguments and LoraConfig of a trial beside those that TR
 losses    a trial's steps beside those of TRL's own trainer, by the export's file, rows and seed
 held out  what the trial measures after the last of them beside what that trainer says of the same rows in one micro-batch:
           rewards, and the loss of dpo; those of kto and orpo are means of TRL's that depend on the micro-batch
+ranks     two ranks of a micro-batch each, linked by gloo, beside one device with two: losses and norms of the steps (of kto of
+          the first one, before which nothing has drifted), held-out losses and rewards
 start     one step of the exported folder, started as its file says
 whole     of kto also a search that trains the whole model in bf16, beside a copy of it: the peak as above
 """
@@ -28,7 +30,7 @@ sys.dont_write_bytecode = True  # not beside the sources
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "src/cli/export"))
 import installed  # noqa: E402
-from trl_worker import ASSETS, OF_LENGTH, compare_fields, overridden, plan_of, query, watched_worker  # noqa: E402
+from trl_worker import ASSETS, OF_LENGTH, compare_fields, overridden, plan_of, query, watched_worker, worker_of  # noqa: E402
 
 STEPS, HELD_OUT, ROWS = 4, 8, 72
 #: Relative difference of losses that the order of a sum makes.
@@ -218,6 +220,28 @@ def check_held_out(kind, told, theirs):
     return ", ".join(compared)
 
 
+def check_ranks(options, kind, recipe):
+    """Compares a training on two devices with that on one, and returns the number of its steps that are."""
+    on_one, on_two = (json.loads(json.dumps(recipe)) for _ in range(2))
+    on_one["batch"].update(micro_batch=2, gradient_accumulation=2)
+    on_two["batch"].update(micro_batch=2, gradient_accumulation=1, devices=2)
+    with worker_of(options) as worker:
+        one, two = [worker.run(number, of_this, plan_of(STEPS)) for number, of_this in enumerate([on_one, on_two])]
+    # TRL takes the drift of kto over the micro-batches of all ranks.
+    steps = 1 if kind == "kto" else STEPS
+    compared = []
+    for told in (one, two):
+        values = [step[name] for step in told.steps[:steps] for name in ("loss", "grad_norm", "tokens")]
+        values.append(told.ended["state"]["metrics"]["loss_before"])
+        if kind != "kto":
+            last = told.evaluations[-1]
+            values += [last["loss"], *last["reward"].values()]
+        compared.append(values)
+    if len(one.steps) != STEPS or len(two.steps) != STEPS or any(map(differs, *compared)):
+        fail(f"on two devices {kind} trains to {compared[1]}, and on one to {compared[0]}")
+    return steps
+
+
 def check_start(kind, folder):
     config = f"trl_{kind}.yaml"
     if kind == "orpo":
@@ -244,8 +268,9 @@ def check(options, kind):
     losses, evaluated = trained_by_trl(options, kind, folder)
     check_losses(kind, told, losses)
     compared = check_held_out(kind, told, evaluated)
+    on_ranks = check_ranks(options, kind, recipe)
     check_start(kind, folder)
-    as_trl = f"{STEPS} losses, and {compared} of held-out rows, as TRL's"
+    as_trl = f"{STEPS} losses, and {compared} of held-out rows, as TRL's; {on_ranks} losses on two ranks as on one"
     print(f"{kind}: two trials; a peak predicted {error:+.1%}; {fields} as exported; {as_trl}; the export starts")
     if kind == "kto":
         search(options, kind, "whole", WHOLE)

@@ -34,7 +34,7 @@ fn answers(number: usize) -> [String; 2] {
 }
 
 /// Pairs of answers with their prompt.
-fn pairs() -> Vec<Value> {
+pub(crate) fn pairs() -> Vec<Value> {
     let pair = |number: usize| {
         let [chosen, rejected] = answers(number);
         json!({"prompt": "say it", "chosen": chosen, "rejected": rejected})
@@ -43,7 +43,7 @@ fn pairs() -> Vec<Value> {
 }
 
 /// Answers that are good or bad.
-fn labelled() -> Vec<Value> {
+pub(crate) fn labelled() -> Vec<Value> {
     let row = |number: usize| {
         let ([good, bad], label) = (answers(number), number.is_multiple_of(2));
         json!({"prompt": "say it", "completion": if label { good } else { bad }, "label": label})
