@@ -603,7 +603,7 @@ class Evaluations(unittest.TestCase):
         self.assertEqual((both.losses, both.right), ([10.0, 20.0, 30.0, 40.0, 50.0], 3))
         self.assertTrue(models[0].training)
 
-    def test_ranks_share_pairs_and_compare_all_of_them(self):
+    def test_pairs_are_compared_over_all_ranks_and_no_further_than_a_rival_asks_for(self):
         class Model:
             training = True
 
@@ -625,14 +625,17 @@ class Evaluations(unittest.TestCase):
         def ask(model, inputs, number):
             return [float(row) for row in inputs], ([float(row) for row in inputs], [1.5] * len(inputs), len(inputs))
 
-        def evaluated(of_ranks):
-            found = preference.evaluated_pairs(trainer_of(), [1, 2, 3, 4, 5], 2, of_ranks, ask)
+        def evaluated(of_ranks, rows=(1, 2, 3, 4, 5), watch=None):
+            found = preference.evaluated_pairs(trainer_of(), rows, 2, of_ranks, ask, watch)
             return found._replace(seconds=0.0)
 
         told = []
         torch = types.SimpleNamespace(no_grad=contextlib.nullcontext)
         with unittest.mock.patch.dict(sys.modules, torch=torch):
             alone = evaluated(ranks.Ranks())
+            of_rival = {"loss": 19.5, "rows": {"target_tokens": [1] * 40, "losses": list(range(40))}}
+            watch = rival.BesideRival(of_rival, lambda: [1] * 40)
+            part = evaluated(ranks.Ranks(), range(1, 41), watch)
             for rank in (1, 0):
                 of_rank = ranks.Ranks(rank, 2, lambda value: told.append(value) or told[::-1])
                 # That asked for its process already.
@@ -640,6 +643,10 @@ class Evaluations(unittest.TestCase):
                 both = evaluated(of_rank)
         self.assertEqual(both, alone)
         self.assertEqual((both.losses, both.target_tokens, both.rewards.accuracy), ([1.0, 2.0, 3.0, 4.0, 5.0], 5, 0.8))
+        self.assertEqual(both.rows(), {"target_tokens": [1] * 5, "losses": [1.0, 2.0, 3.0, 4.0, 5.0]})
+        # Each pair is one nat worse than the rival's.
+        self.assertEqual((watch.loss, len(part.losses), part.target_tokens), (20.5, 16, 16))
+        self.assertIn(part.rewards.accuracy, (1.0, 15 / 16))
 
     def test_one_micro_batch_says_nothing_of_its_error(self):
         found = evaluation.Evaluation([10.0, 20.0], [10, 10], 4, 0, 0.5)

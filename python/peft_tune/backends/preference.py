@@ -57,6 +57,10 @@ class Preferred(NamedTuple):
         """Metrics beside the loss of a trial that this is the last evaluation of."""
         return self.rewards.metrics()
 
+    def rows(self):
+        """The losses of all rows as they are told; `None` where there are too many, or one is no number."""
+        return evaluation.told_rows(self.losses, [1] * len(self.losses)) if math.isfinite(self.loss) else None
+
 
 # Micro-batches.
 
@@ -99,7 +103,7 @@ def add_reference(trainer, batches):
 # Evaluations.
 
 
-def evaluate_dpo(trainer, rows, micro_batch, ranks, reference):
+def evaluate_dpo(trainer, rows, micro_batch, ranks, reference, watch=None):
     """Evaluates a model that learnt pairs of answers. `reference` holds what the reference says of the rows, once it did."""
     beta = trainer.beta
 
@@ -112,10 +116,10 @@ def evaluate_dpo(trainer, rows, micro_batch, ranks, reference):
         losses = [-log_sigmoid(one - other) for one, other in zip(chosen, rejected)]
         return losses, (chosen, rejected, int(counts_of_pairs(inputs)[2]))
 
-    return evaluated_pairs(trainer, rows, micro_batch, ranks, ask)
+    return evaluated_pairs(trainer, rows, micro_batch, ranks, ask, watch)
 
 
-def evaluate_orpo(trainer, rows, micro_batch, ranks, reference):
+def evaluate_orpo(trainer, rows, micro_batch, ranks, reference, watch=None):
     """Evaluates a model that learnt pairs of answers without a reference."""
     beta = trainer.beta
 
@@ -126,18 +130,21 @@ def evaluate_orpo(trainer, rows, micro_batch, ranks, reference):
         chosen, rejected = [beta * one for _, one, _ in found], [beta * other for *_, other in found]
         return losses, (chosen, rejected, int(counts_of_halves(inputs)[2]))
 
-    return evaluated_pairs(trainer, rows, micro_batch, ranks, ask)
+    return evaluated_pairs(trainer, rows, micro_batch, ranks, ask, watch)
 
 
-def evaluated_pairs(trainer, rows, micro_batch, ranks, ask):
-    """An evaluation of pairs; `ask` gives the losses of a micro-batch, the rewards of its two kinds of answers, and its targets."""
+def evaluated_pairs(trainer, rows, micro_batch, ranks, ask, watch=None):
+    """An evaluation of pairs; `ask` gives the losses of a micro-batch, the rewards of its two kinds of answers, and its targets.
+
+    A watch may end it before all pairs are evaluated: its losses and rewards are those of the pairs so far then.
+    """
     began = time.perf_counter()
 
     def asked(model, part, number):
         losses, beside = ask(model, prepared(trainer, rows, part), number)
         return evaluation.OfBatch(losses, [1] * len(losses), beside)
 
-    tally = evaluation.gone_through(trainer, rows, micro_batch, ranks, asked)
+    tally = evaluation.gone_through(trainer, rows, micro_batch, ranks, asked, watch)
     _, losses, _ = tally.so_far()
     chosen, rejected, targets = zip(*tally.beside())
     rewards = rewards_of_pairs(joined(chosen), joined(rejected))
@@ -145,7 +152,11 @@ def evaluated_pairs(trainer, rows, micro_batch, ranks, ask):
 
 
 def evaluate_kto(trainer, rows, micro_batch, ranks, reference):
-    """Evaluates a model that learnt answers which are good or bad."""
+    """Evaluates a model that learnt answers which are good or bad.
+
+    All of them: the drift is a part of each row's loss. That of some rows would be wrong for all their losses alike, and
+    how much these stray does not show it.
+    """
     began = time.perf_counter()
     beta, rows = trainer.beta, BesideOthers(rows)
 

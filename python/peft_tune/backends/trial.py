@@ -292,12 +292,12 @@ class TrialRun:
             optimizer.train()
         self.device.synchronise()
         event = found.event(progress.steps, progress.tokens)
+        if not math.isfinite(event["loss"]):
+            raise Ended(protocol.diverged(progress.steps, losses.last))
         is_part = watch is not None and watch.worse_by is not None
         if is_part:
             event |= {"loss": watch.loss, "standard_error": watch.worse_by.standard_error}
             self.metrics |= {"loss_rows": len(found.losses), "loss_rows_in_all": watch.rows_in_all}
-        if not math.isfinite(event["loss"]):
-            raise Ended(protocol.diverged(progress.steps, losses.last))
         self.metrics |= {**found.metrics(), "loss": event["loss"], "loss_standard_error": event.get("standard_error")}
         rows = found.rows() if watch is not None and not is_part else None
         self._say(protocol.evaluation(self.number, event, rows))

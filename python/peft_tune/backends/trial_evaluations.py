@@ -49,11 +49,15 @@ class Evaluations:
         ranks, references = self._runner.ranks, self._runner.evaluated.references
         if not kind.compares:
             return evaluation.evaluate(made, self._held_out, size, ranks, watch)
-        return kind.evaluate(made, self._held_out, size, ranks, references.setdefault(self._alike, {}))
+        beside = {} if watch is None else {"watch": watch}
+        return kind.evaluate(made, self._held_out, size, ranks, references.setdefault(self._alike, {}), **beside)
 
     def beside(self, pairing):
-        """A watch on the last evaluation, where a request compares it. Answers are compared with one another: over all rows."""
-        if pairing is None or self._settings.kind.compares:
+        """A watch on the last evaluation, where a request compares it and each row has a loss of its own."""
+        kind, files = self._settings.kind, self._files
+        if pairing is None or kind.is_batched:
             return None
-        targets = functools.partial(self._runner.rows.targets, self._files.held_out, self._files.held_out_windows)
+        if kind.compares:
+            return rival.BesideRival(pairing.get("rival"), lambda: [1] * len(self._held_out))
+        targets = functools.partial(self._runner.rows.targets, files.held_out, files.held_out_windows)
         return rival.BesideRival(pairing.get("rival"), targets)
