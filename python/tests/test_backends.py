@@ -43,8 +43,10 @@ from peft_tune.backends import (
     protocol,
     rank_group,
     ranks,
+    rewards,
     rival,
     serve,
+    settings,
     steady,
     trainer,
     trial_files,
@@ -820,6 +822,51 @@ class Evaluations(unittest.TestCase):
         self.assertEqual((both.losses, both.right), ([10.0, 20.0, 30.0, 40.0, 50.0], 3))
         self.assertTrue(models[0].training)
 
+    def test_pairs_are_compared_over_all_ranks_and_no_further_than_a_rival_asks_for(self):
+        class Model:
+            training = True
+
+            def eval(self):
+                self.training = False
+
+            def train(self, mode):
+                self.training = mode
+
+        def trainer_of():
+            return types.SimpleNamespace(
+                beta=1.0,
+                data_collator=list,
+                model_wrapped=Model(),
+                _prepare_inputs=lambda inputs: inputs,
+                compute_loss_context_manager=contextlib.nullcontext,
+            )
+
+        def ask(model, inputs, number):
+            return [float(row) for row in inputs], ([float(row) for row in inputs], [1.5] * len(inputs), len(inputs))
+
+        def evaluated(of_ranks, rows=(1, 2, 3, 4, 5), watch=None):
+            found = preference.evaluated_pairs(trainer_of(), rows, 2, of_ranks, ask, watch)
+            return found._replace(seconds=0.0)
+
+        told = []
+        torch = types.SimpleNamespace(no_grad=contextlib.nullcontext)
+        with unittest.mock.patch.dict(sys.modules, torch=torch):
+            alone = evaluated(ranks.Ranks())
+            of_rival = {"loss": 19.5, "rows": {"target_tokens": [1] * 40, "losses": list(range(40))}}
+            watch = rival.BesideRival(of_rival, lambda: [1] * 40)
+            part = evaluated(ranks.Ranks(), range(1, 41), watch)
+            for rank in (1, 0):
+                of_rank = ranks.Ranks(rank, 2, lambda value: told.append(value) or told[::-1])
+                # That asked for its process already.
+                del told[-1]
+                both = evaluated(of_rank)
+        self.assertEqual(both, alone)
+        self.assertEqual((both.losses, both.target_tokens, both.rewards.accuracy), ([1.0, 2.0, 3.0, 4.0, 5.0], 5, 0.8))
+        self.assertEqual(both.rows(), {"target_tokens": [1] * 5, "losses": [1.0, 2.0, 3.0, 4.0, 5.0]})
+        # Each pair is one nat worse than the rival's.
+        self.assertEqual((watch.loss, len(part.losses), part.target_tokens), (20.5, 16, 16))
+        self.assertIn(part.rewards.accuracy, (1.0, 15 / 16))
+
     def test_one_micro_batch_says_nothing_of_its_error(self):
         found = evaluation.Evaluation([10.0, 20.0], [10, 10], 4, 0, 0.5)
         self.assertNotIn("standard_error", found.event(1, 1))
@@ -830,7 +877,7 @@ class Preferences(unittest.TestCase):
     """What is made of rewards."""
 
     def test_a_pair_counts_where_the_chosen_answer_has_the_higher_reward(self):
-        found = preference.rewards_of_pairs([1.0, 2.0, 0.0, 5.0], [0.0, 3.0, 0.0, 1.0])
+        found = rewards.rewards_of_pairs([1.0, 2.0, 0.0, 5.0], [0.0, 3.0, 0.0, 1.0])
         self.assertEqual((found.accuracy, found.margin), (0.5, 1.0))
         # Wilson's interval of two of four.
         self.assertAlmostEqual(found.low, 0.15, places=2)
@@ -839,33 +886,33 @@ class Preferences(unittest.TestCase):
 
     def test_answers_without_partners_are_compared_each_with_each(self):
         good, bad = [3.0, 1.0, 1.0], [0.0, 1.0]
-        found = preference.rewards_of_kinds(good, bad)
+        found = rewards.rewards_of_kinds(good, bad)
         pairs = [one > other for one in good for other in bad]
         self.assertAlmostEqual(found.accuracy, sum(pairs) / len(pairs))
         self.assertAlmostEqual(found.margin, 5 / 3 - 0.5)
         self.assertTrue(0.0 < found.low < found.accuracy < found.high <= 1.0)
 
     def test_the_interval_of_a_share_of_all_is_no_point(self):
-        found = preference.rewards_of_pairs([1.0] * 4, [0.0] * 4)
+        found = rewards.rewards_of_pairs([1.0] * 4, [0.0] * 4)
         metrics = preference.Preferred([0.5] * 4, 8, found, 0.0).metrics()
         self.assertEqual((metrics["reward_accuracy"], metrics["reward_margin_interval"]), (1.0, 0.0))
         self.assertGreater(metrics["reward_accuracy_interval"], 0.4)
 
     def test_one_pair_says_nothing_of_how_sure_its_margin_is(self):
-        found = preference.rewards_of_pairs([1.0], [0.0])
+        found = rewards.rewards_of_pairs([1.0], [0.0])
         self.assertNotIn("reward_margin_interval", preference.Preferred([0.5], 2, found, 0.0).metrics())
-        self.assertIsNone(preference.rewards_of_kinds([1.0, 2.0], [0.0]).margin_error)
+        self.assertIsNone(rewards.rewards_of_kinds([1.0, 2.0], [0.0]).margin_error)
 
     def test_logarithms_hold_far_out(self):
         for value in (-800.0, -3.0, 0.0, 3.0, 800.0):
-            self.assertAlmostEqual(preference.log_sigmoid(value) - preference.log_sigmoid(-value), value)
-        self.assertAlmostEqual(preference.sigmoid(3.0), 1 / (1 + math.exp(-3.0)))
+            self.assertAlmostEqual(rewards.log_sigmoid(value) - rewards.log_sigmoid(-value), value)
+        self.assertAlmostEqual(rewards.sigmoid(3.0), 1 / (1 + math.exp(-3.0)))
         one, other = math.log(0.8), math.log(0.25)
-        self.assertAlmostEqual(preference.log_odds_ratio(one, other), math.log((0.8 / 0.2) / (0.25 / 0.75)))
-        self.assertEqual(preference.log_odds_ratio(0.0, other), math.inf)
+        self.assertAlmostEqual(rewards.log_odds_ratio(one, other), math.log((0.8 / 0.2) / (0.25 / 0.75)))
+        self.assertEqual(rewards.log_odds_ratio(0.0, other), math.inf)
 
     def test_a_reward_that_is_no_number_is_no_loss(self):
-        found = preference.rewards_of_pairs([math.nan, 1.0], [0.0, 0.0])
+        found = rewards.rewards_of_pairs([math.nan, 1.0], [0.0, 0.0])
         self.assertTrue(math.isnan(preference.Preferred([0.5, 0.5], 8, found, 0.0).loss))
 
     def test_held_out_rows_come_in_slices_and_beside_the_answer_before(self):
@@ -882,30 +929,36 @@ class Preferences(unittest.TestCase):
         others = [row["KL_completion_ids"] for start in (0, 2) for row in beside[start : start + 2]]
         self.assertEqual((others, beside.length), ([[3], [0], [1], [2]], 16))
 
+    def test_the_reference_is_a_copy_where_the_whole_model_trains(self):
+        def has_copy(use_peft, **training):
+            of_model = types.SimpleNamespace(use_peft=use_peft)
+            return settings.Settings(None, types.SimpleNamespace(**training), of_model, {}).has_copy
+
+        self.assertTrue(has_copy(False, precompute_ref_log_probs=False))
+        self.assertFalse(has_copy(True, precompute_ref_log_probs=False))
+        self.assertFalse(has_copy(False, precompute_ref_log_probs=True))
+        self.assertFalse(has_copy(False))
+
+    def test_rows_of_answers_are_as_long_as_their_own_sequences(self):
+        class Tokens(dict):
+            @property
+            def column_names(self):
+                return list(self)
+
+        prompts = [[0] * length for length in (1, 4, 2)]
+        pairs = Tokens(prompt_ids=prompts, chosen_ids=[[1], [1], [1]], rejected_ids=[[1], [1], [1] * 5])
+        self.assertEqual(trial_files.Answers(pairs, None).longest(2), [2, 1])
+        # An answer of another row does not count.
+        answers, beside = [[1], [1], [1]], [[1] * 9, [1], [1]]
+        others = Tokens(prompt_ids=prompts, completion_ids=answers, KL_completion_ids=beside, label=[True] * 3)
+        self.assertEqual(trial_files.Answers(others, None).longest(3), [1, 2, 0])
+        apart = Tokens(chosen_input_ids=prompts, chosen_labels=prompts, rejected_input_ids=[[1] * 9, [1], [1]])
+        self.assertEqual(trial_files.Answers(apart, None).longest(1), [0])
+
     def test_a_row_says_where_a_trainer_is_and_what_it_reads(self):
         self.assertEqual([kind.file for kind in kinds.KINDS.values()], [f"trl_{name}.yaml" for name in kinds.KINDS])
         compared = [name for name, kind in kinds.KINDS.items() if kind.compares]
         self.assertEqual(compared, ["dpo", "kto", "orpo"])
-class StandInRows(list):
-    """Figures of a tensor, one a row."""
-
-    def double(self):
-        return self
-
-    def __neg__(self):
-        return StandInRows([-value for value in self])
-
-    def sum(self, dim=None):
-        return sum(self) if dim is None else self
-
-    def tolist(self):
-        return list(self)
-
-
-def output_of(losses, targets):
-    """What a model says of a micro-batch whose rows have these losses and target tokens."""
-    log_probs, right = StandInRows([-loss for loss in losses]), StandInRows([1] * len(losses))
-    return types.SimpleNamespace(log_probs=log_probs, label_mask=StandInRows(targets), is_top1=right)
 
 
 class Rivals(unittest.TestCase):
@@ -928,10 +981,10 @@ class Rivals(unittest.TestCase):
         for number in rival.order(tally.batches, watch.next_look() is not None):
             part = tally.rows_of(number)
             losses = [self.of_rival(row) + self.TOKENS * worse_by for row in range(part.start, part.stop)]
-            tally.take(number, output_of(losses, [self.TOKENS] * len(losses)))
+            tally.take(number, evaluation.OfBatch(losses, [self.TOKENS] * len(losses), len(losses)))
             if tally.is_looked_at(watch) and watch.look(*tally.so_far()):
                 break
-        self.assertEqual(tally.right, len(tally.so_far()[0]))
+        self.assertEqual(sum(tally.beside()), len(tally.so_far()[0]))
         return tally.so_far()
 
     @unittest.skipUnless(GOLDEN.is_dir(), "the engine's numbers are not here")

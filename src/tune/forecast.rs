@@ -93,6 +93,8 @@ impl Forecast {
         });
         let limit = |from| move |bytes| MemoryLimit { bytes, from };
         let own = study.memory_limit_bytes.map(|bytes| bytes as f64);
+        let trainer = study.base.as_ref().map(|base| base.trainer).unwrap_or_default();
+        let costs: CostModel = costs.into();
         let limits = bounds
             .map(limit(LimitSource::Constraint))
             .chain(own.map(limit(LimitSource::Study)));
@@ -100,7 +102,7 @@ impl Forecast {
             limit: limits.min_by(|a, b| a.bytes.total_cmp(&b.bytes)),
             device_bytes: own,
             study: study.clone(),
-            costs: costs.into(),
+            costs: costs.of_trainer(trainer),
             rows: Arc::new(rows),
             counted,
             known: RwLock::default(),

@@ -47,6 +47,7 @@ const FILES: &[(&str, &str)] = carried![
     "protocol.py",
     "rank_group.py",
     "ranks.py",
+    "rewards.py",
     "rival.py",
     "serve.py",
     "settings.py",

@@ -521,6 +521,11 @@ impl Worker {
             "data": {"train": format!("{assets}/train.jsonl"), "held_out": format!("{assets}/held_out.jsonl")},
             "adapter": {"rank": 8}, "precision": "fp32", "batch": batch,
         });
+        self.trial_with(number, steps, &recipe);
+    }
+
+    /// A trial of a recipe, of this many steps.
+    pub(crate) fn trial_with(&mut self, number: u64, steps: u64, recipe: &Value) {
         let plan = json!({
             "measure": {"steps": 1, "max_warmup_steps": 1},
             "train": {"length": {"steps": steps}, "evaluations": 1, "evaluation_rows": 4},

@@ -290,12 +290,12 @@ class TrialRun:
             optimizer.train()
         self.device.synchronise()
         event = found.event(progress.steps, progress.tokens)
+        if not math.isfinite(event["loss"]):
+            raise Ended(protocol.diverged(progress.steps, losses.last))
         is_part = watch is not None and watch.worse_by is not None
         if is_part:
             event |= {"loss": watch.loss, "standard_error": watch.worse_by.standard_error}
             self.metrics |= {"loss_rows": len(found.losses), "loss_rows_in_all": watch.rows_in_all}
-        if not math.isfinite(event["loss"]):
-            raise Ended(protocol.diverged(progress.steps, losses.last))
         self.metrics |= {**found.metrics(), "loss": event["loss"], "loss_standard_error": event.get("standard_error")}
         rows = found.rows() if watch is not None and not is_part else None
         self._say(protocol.evaluation(self.number, event, rows))
@@ -332,8 +332,9 @@ class TrialRun:
         if of_this.kind.compares and not tokenises:
             rows = (self._answers().first, rows)
         self.device.process.begin(of_this.training)
-        made = trainer.make(of_this, model, tokenizer, rows, watch, **changes)
-        del model
+        reference = self.runner.bases.reference(of_this, self.files.model)
+        made = trainer.make(of_this, model, tokenizer, rows, watch, reference, **changes)
+        del model, reference
         if self.first_adapter is not None:
             first_adapter.load(made.model, self.first_adapter)
         self.phase = phase
