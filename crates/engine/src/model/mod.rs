@@ -13,6 +13,7 @@ mod build_experts;
 mod build_mixed;
 mod cache;
 mod chunks;
+mod column_sums;
 mod cross_layer;
 mod decoder;
 mod dora;
