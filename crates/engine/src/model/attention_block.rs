@@ -283,7 +283,7 @@ impl AttentionBlock {
 
     /// The gradients of what the projections give: keys and values that are of one add theirs.
     fn of_projections(&self, d_q: Tensor, d_k: Tensor, d_v: Tensor) -> Result<Vec<Tensor>> {
-        match self.projections.projections.len() {
+        match self.projections.adapted.projections.len() {
             2 => Ok(vec![flat(&d_q)?, flat(&residual::add(&d_k, &d_v)?)?]),
             _ => Ok(vec![flat(&d_q)?, flat(&d_k)?, flat(&d_v)?]),
         }

@@ -5,18 +5,20 @@ use std::collections::HashMap;
 use candle_core::Tensor;
 
 use super::activation::Activation;
+use super::adapted_group::AdaptedGroup;
 use super::adapter_pass::ColumnOwners;
 use super::attention_block::AttentionBlock;
 use super::block_end::BlockEnd;
 use super::decoder::Decoder;
 use super::dora::{Dora, squared_row_norms};
+use super::group_input::AdapterInput;
 use super::head_norms::{HeadNorms, NormOrder, QueryKeyPath};
 use super::key_reader::KeyReader;
 use super::latent::{Expansion, Latent};
 use super::layer::{BlockOrder, Layer};
 use super::layer_gather::LayerWeights;
 use super::layer_input::{LayerInput, LayerInputs};
-use super::linear::{AdapterInput, LinearGroup};
+use super::linear::LinearGroup;
 use super::matrix::Matrix;
 use super::merged_weight::MergedWeight;
 use super::mixer::MixerBlock;
@@ -458,14 +460,17 @@ impl Builder<'_> {
             })
         };
         let projections = plan.projections.iter();
-        Ok(LinearGroup {
-            module,
+        let adapted = AdaptedGroup {
             projections: projections
                 .map(|projection| self.projection(&inside(layer, projection.module), projection))
                 .collect::<Result<_, _>>()?,
             adapters: slots.iter().map(input).collect::<candle_core::Result<_>>()?,
             stacked: self.stacked(&slots)?,
             owners: ColumnOwners::of_ranks(parts.into_iter(), self.base.device())?,
+        };
+        Ok(LinearGroup {
+            module,
+            adapted,
             members: Vec::new(),
         })
     }

@@ -4,6 +4,7 @@
 //! ([`saved::LayerSaved`] is the whole list) and computes the gradients of what trains, and no others.
 
 mod activation;
+mod adapted_group;
 mod adapter_pass;
 mod attention_block;
 mod block_end;
@@ -21,8 +22,10 @@ mod dropout;
 mod expert_block;
 mod experts;
 mod feed_forward;
+mod group_input;
 mod head_norms;
 mod infer;
+mod joined_decoder;
 mod key_reader;
 mod latent;
 mod layer;

@@ -1,11 +1,11 @@
-//! One projection of a [`LinearGroup`](super::linear::LinearGroup): weight, bias, and the output side of its adapter.
+//! One projection of a group: weight, bias, and the output side of its adapter.
 //!
-//! The formulas are those of [`super::linear`] and [`super::dora`].
+//! The formulas are those of the group and of [`super::dora`].
 
 use candle_core::Result;
 
 use super::dora::Dora;
-use super::linear::{AdapterInput, GroupInput};
+use super::group_input::{AdapterInput, GroupInput};
 use super::matrix::Matrix;
 use super::merged_weight::{MergedWeight, Update};
 use super::parameter::{BaseParameter, Trained, column_sum};
