@@ -12,9 +12,9 @@
 use candle_core::{DType, Result};
 
 use super::Stream;
-use super::expert_block::{ExpertBlock, SharedExpert, only};
+use super::expert_block::{ExpertBlock, SharedExpert};
 use super::experts::GateUp;
-use super::mlp_block::expect_gradient;
+use super::linear::{expect_gradient, only};
 use super::norm::Norm;
 use super::saved::{BranchesSaved, ExpertsSaved, NormSaved};
 use super::traced::{expert_parts, residual, routing, rows};

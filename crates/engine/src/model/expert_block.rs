@@ -20,8 +20,7 @@ use candle_core::{DType, Result};
 use super::Stream;
 use super::branches::Branches;
 use super::experts::{Experts, GateUp};
-use super::linear::LinearGroup;
-use super::mlp_block::expect_gradient;
+use super::linear::{LinearGroup, expect_gradient, only};
 use super::norm::Norm;
 use super::saved::{ExpertsSaved, SharedSaved};
 use super::traced::{clamped_glu, glu, residual, routing, rows, sigmoid};
@@ -325,13 +324,5 @@ impl SharedExpert {
         let d_logit = d_scale.to_dtype(normed.dtype())?.unsqueeze(1)?;
         let more = group.backward(input, &saved.scale_xa, vec![d_logit], pass, true)?;
         residual::add(&d_normed, &expect_gradient(more)?)
-    }
-}
-
-/// The output of a group of one projection.
-pub(super) fn only(outputs: &[Tensor]) -> Result<&Tensor> {
-    match outputs {
-        [output] => Ok(output),
-        other => candle_core::bail!("one projection was expected, not {}", other.len()),
     }
 }

@@ -125,3 +125,16 @@ impl LinearGroup {
         }
     }
 }
+
+/// The output of a group of one projection.
+pub(super) fn only(outputs: &[Tensor]) -> Result<&Tensor> {
+    match outputs {
+        [output] => Ok(output),
+        other => candle_core::bail!("one projection was expected, not {}", other.len()),
+    }
+}
+
+/// A gradient that a group with projections has.
+pub(super) fn expect_gradient(dx: Option<Tensor>) -> Result<Tensor> {
+    dx.ok_or_else(|| candle_core::Error::Msg("a linear group without projections has no gradient".into()))
+}

@@ -6,8 +6,10 @@
 mod activation;
 mod adapted_group;
 mod adapter_pass;
+mod attended;
 mod attention_block;
 mod block_end;
+mod block_gradients;
 mod branches;
 mod build;
 mod build_experts;
@@ -39,6 +41,7 @@ mod mixed_block;
 mod mixer;
 mod mlp_block;
 mod norm;
+mod norm_before;
 mod offload;
 mod on_paper;
 mod paper_batch;
