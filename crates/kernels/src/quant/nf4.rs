@@ -14,12 +14,13 @@ use candle_core::{DType, Device, Result, Tensor};
 use peft_tune_core::plan::{BLOCK, NESTED_BLOCK};
 
 use super::blocks::{CHUNK, absmax, not_a_number, on_paper, to_rows, with_slice};
-use super::cuda;
+use super::cuda::{self, Storage};
 use super::dynamic_map::DynamicMap;
 use super::element::Element;
 use super::error::QuantError;
 use super::expand::{INT8_STEP, Nf4Table, nf4_block, nf4_int8};
 use super::quantized::{ByteRows, Int8Blocks, Quantized, blocks_lie_in_rows};
+use crate::gpu::{Argument, arguments};
 use crate::thread_pool;
 
 /// The sixteen values: quantiles of a normal distribution with a zero, scaled to [-1, 1] (QLoRA, appendix E).
@@ -230,6 +231,16 @@ impl Nf4 {
         })
     }
 
+    /// The weight as kernels take it, with the values of the signed dynamic map.
+    fn on_gpu<'a>(&'a self, map: &'a Tensor) -> cuda::Weight<'a> {
+        let (absmax, codes, nested, offset) = match &self.constants {
+            Constants::Plain(absmax) => (Some(absmax), None, None, 0.0),
+            Constants::Double { codes, nested, offset } => (None, Some(codes), Some(nested), *offset),
+        };
+        let arguments = arguments! { &self.packed, absmax, codes, nested, map, offset };
+        cuda::Weight::new(Storage::Nf4, &arguments, self.inputs, self.block)
+    }
+
     fn constants_plain(&self) -> Result<Tensor> {
         match &self.constants {
             Constants::Plain(absmax) => Ok(absmax.clone()),
@@ -323,12 +334,14 @@ impl Quantized for Nf4 {
     }
 
     fn launch_rows(&self, rows: Range<usize>, into: &Tensor) -> Result<()> {
-        cuda::widen_nf4(self, rows.start * self.inputs, into)
+        let map = cuda::map(into.device())?;
+        self.on_gpu(&map).widen(rows.start * self.inputs, into)
     }
 
     fn launch_byte_rows(&self, rows: Range<usize>, into: &ByteRows<'_>) -> Result<()> {
         self.check_rows(&rows, rows.len() * self.inputs)?;
-        cuda::byte_rows_nf4(self, (rows.start * self.inputs, rows.len()), into)
+        let map = cuda::map(into.codes.device())?;
+        self.on_gpu(&map).byte_rows(rows.start * self.inputs, rows.len(), into)
     }
 
     fn to_device(&self, device: &Device) -> Result<Self> {
