@@ -4,7 +4,8 @@
 use super::Settings;
 use crate::ops::element::Element;
 use crate::ops::matmul::engine;
-use crate::ops::matmul::operand::{Old, Order, Product, Result as Target, Side, Values};
+use crate::ops::matmul::operand::{Old, Product, Result as Target, Side, Values};
+use crate::ops::matmul::order::Order;
 use candle_core::DType;
 use half::bf16;
 use std::mem::MaybeUninit;
