@@ -100,7 +100,7 @@ impl AdaptedGroup {
         let mut terms = Vec::with_capacity(dys.len());
         for (projection, dy) in self.projections.iter().zip(&dys) {
             projection.add_bias_gradient(dy)?;
-            terms.push(Term::new(dy, projection.factor(), 1.0));
+            terms.push(projection.base(dy));
         }
         wants_dx.then(|| matmul::nn_sum(&terms, terms.len())).transpose()
     }
@@ -185,7 +185,7 @@ impl AdaptedGroup {
     /// dx, the sum over all projections and adapters: one pass where there is no dropout.
     fn input_gradient(&self, dys: &[OutputGradients], d_xa: &[Tensor], pass: &AdapterPass) -> Result<Tensor> {
         let both = || self.projections.iter().zip(dys);
-        let base = both().map(|(projection, dy)| Term::new(&dy.base, projection.factor(), 1.0));
+        let base = both().map(|(projection, dy)| projection.base(&dy.base));
         let mut terms: Vec<Term<'_>> = base.collect();
         let base = terms.len();
         if both().any(|(projection, _)| projection.merged.is_some()) {
@@ -210,7 +210,7 @@ impl AdaptedGroup {
         let mut dx = sum_of(&terms, base)?;
         for (projection, dy) in both() {
             if let (Some(dropped), Some(adapter)) = (&dy.dropped_base, &projection.adapter) {
-                let product = matmul::nn_sum(&[Term::new(dropped, projection.weight.factor(), 1.0)], 0)?;
+                let product = matmul::nn_sum(&[projection.frozen(dropped)], 0)?;
                 dx = residual::add(&dx, &self.adapters[adapter.input].drop(&product, pass)?)?;
             }
         }

@@ -39,6 +39,7 @@ use peft_tune_core::architecture::{
     LM_HEAD, Mixer, NormPlacement, QueryKeyNorm, SINKS,
 };
 use peft_tune_core::plan::{AdaptedLinear, GroupPlan, KeySharing, LayerPlan, LinearSlots, ModelPlan, ProjectionPlan};
+use peft_tune_core::predict::Right;
 use peft_tune_kernels::device;
 use peft_tune_kernels::ops::{attention, glu, xielu};
 
@@ -447,6 +448,11 @@ impl Builder<'_> {
 
     /// Projections of one input, whether they have a tensor each or share one.
     pub(super) fn group(&self, layer: &str, module: Module, plan: &GroupPlan) -> Result<LinearGroup, TrainError> {
+        self.group_of(layer, module, plan, Right::Weight)
+    }
+
+    /// The group of [`Builder::group`], whose weights are stored as `right` says.
+    fn group_of(&self, layer: &str, module: Module, plan: &GroupPlan, right: Right) -> Result<LinearGroup, TrainError> {
         let (mut slots, mut parts) = (Vec::with_capacity(plan.adapters.len()), Vec::new());
         for adapter in &plan.adapters {
             let (linear, of_linear) = self.adapter_of(&inside(layer, adapter.module))?;
@@ -462,7 +468,7 @@ impl Builder<'_> {
         let projections = plan.projections.iter();
         let adapted = AdaptedGroup {
             projections: projections
-                .map(|projection| self.projection(&inside(layer, projection.module), projection))
+                .map(|projection| self.projection(&inside(layer, projection.module), projection, right))
                 .collect::<Result<_, _>>()?,
             adapters: slots.iter().map(input).collect::<candle_core::Result<_>>()?,
             stacked: self.stacked(&slots)?,
@@ -478,7 +484,7 @@ impl Builder<'_> {
     /// Builds the group of [`Builder::group`] from layers that multiply F32 whatever the rest does: nothing is rounded.
     pub(super) fn exact_group(&self, layer: &str, module: Module, plan: &GroupPlan) -> Result<LinearGroup, TrainError> {
         let exact = Builder { rounded: None, ..*self };
-        exact.group(layer, module, plan)
+        exact.group_of(layer, module, plan, Right::Adapter)
     }
 
     /// The adapter that the plan has on `module`.
@@ -487,7 +493,7 @@ impl Builder<'_> {
         found.ok_or_else(|| candle_core::Error::Msg(format!("no adapter on {module}")))
     }
 
-    fn projection(&self, module: &str, plan: &ProjectionPlan) -> Result<Projection, TrainError> {
+    fn projection(&self, module: &str, plan: &ProjectionPlan, right: Right) -> Result<Projection, TrainError> {
         let (name, rows) = (format!("{module}.weight"), &plan.rows);
         let weight = self.matrix(&name)?.rows(rows.start, rows.len())?;
         let bias = match plan.bias {
@@ -505,6 +511,7 @@ impl Builder<'_> {
         Ok(Projection {
             module: plan.module,
             weight,
+            right,
             bias,
             adapter,
             merged,

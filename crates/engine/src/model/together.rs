@@ -125,7 +125,7 @@ impl<'a> SharedGroup<'a> {
                 rows: own.part.rows.clone(),
                 terms: adapted.iter().map(|(xa, adapter)| adapter.update(xa)).collect(),
             });
-            let shared = [Term::new(x, projection.factor(), 1.0)];
+            let shared = [projection.base(x)];
             let y = matmul::nt_by_rows(&shared, &own.collect::<Vec<_>>(), onto)?;
             for (own, adapted) in owns.iter().zip(&adapted) {
                 if let Some((_, adapter)) = adapted
@@ -160,9 +160,7 @@ impl<'a> SharedGroup<'a> {
     /// training sums by itself.
     fn input_gradient(&self, dys: &[Tensor], owns: &[OwnRows<'_>], d_xa: &[Vec<Tensor>]) -> Result<Tensor> {
         let base = self.base.projections.iter().zip(dys);
-        let base: Vec<Term<'_>> = base
-            .map(|(projection, dy)| Term::new(dy, projection.factor(), 1.0))
-            .collect();
+        let base: Vec<Term<'_>> = base.map(|(projection, dy)| projection.base(dy)).collect();
         let own = owns.iter().zip(d_xa);
         let own: Vec<Vec<Term<'_>>> = own.map(|(own, d_xa)| own.input_terms(d_xa)).collect();
         let most = base.len() + own.iter().map(Vec::len).max().unwrap_or(0);

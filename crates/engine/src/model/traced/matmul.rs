@@ -6,7 +6,7 @@ use candle_core::{DType, Result};
 
 use super::kernel::Measured;
 use super::{Parameter, Tensor, bytes, storage};
-use crate::span::{self, Shape, Work, op};
+use crate::span::{Shape, Work, op};
 use crate::tensor::{Ledger, PaperTensor};
 use peft_tune_core::plan::products::{Call, adapted_product};
 use peft_tune_core::plan::{Form, Memory};
@@ -19,7 +19,7 @@ pub(in crate::model) use peft_tune_kernels::ops::matmul::{Adapted, Factor, MAX_T
 pub(in crate::model) struct Term<'a> {
     pub x: &'a Tensor,
     pub w: Factor<'a>,
-    /// Kind of the matrix w.
+    /// Storage of w as prediction tells storages apart.
     right: Right,
     pub scale: f64,
 }
@@ -42,7 +42,7 @@ pub(in crate::model) struct RowTerms<'a> {
 }
 
 impl<'a> Term<'a> {
-    /// `scale` times x times w, a weight of the base model.
+    /// `scale` times x times w, a weight of the base model in the storage of linear weights.
     pub(in crate::model) fn new(x: &'a Tensor, w: impl Into<Factor<'a>>, scale: f64) -> Self {
         Self {
             x,
@@ -58,6 +58,11 @@ impl<'a> Term<'a> {
             right: Right::Adapter,
             ..Self::new(x, w, scale)
         }
+    }
+
+    /// The product of a weight that is stored so.
+    pub(in crate::model) fn stored(self, right: Right) -> Self {
+        Self { right, ..self }
     }
 
     fn kernel(&self) -> Result<matmul::Term<'a>> {
@@ -404,14 +409,6 @@ fn run_with_copies(ledger: &Ledger, call: &Call, copies: f64) -> Result<()> {
 }
 
 fn run(ledger: &Ledger, product: Product) {
-    let product = match span::is_inside(Module::Router) {
-        // Routers are F32 whatever other weights are.
-        true => Product {
-            right: Right::Adapter,
-            ..product
-        },
-        false => product,
-    };
     ledger.run(predict::Work::Product(product), 1.0);
 }
 
