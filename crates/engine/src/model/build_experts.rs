@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 
 use super::branches::Branches;
-use super::build::Builder;
+use super::builder::Builder;
 use super::expert_block::ExpertBlock;
 use super::experts::{ExpertAdapter, ExpertBiases, Experts};
 use super::feed_forward::FeedForward;

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use candle_core::Result;
 
-use super::build::Trainables;
 use super::column_sums::ColumnSums;
 use super::cross_layer::CrossLayer;
 use super::decoder::Decoder;
+use super::trainables::Trainables;
 use super::{RopeTables, Stream};
 use crate::base::BaseModel;
 use crate::data::MicroBatch;
