@@ -1,14 +1,20 @@
 //! The frozen base model: its weights in the storage of a precision.
 
+mod base_loader;
 mod base_model;
+mod device_support;
+mod random_model;
 mod sharded;
 mod source;
 mod sparsity;
 mod stacked;
+mod unread_tensors;
 mod weight;
+mod weight_kinds;
+mod weight_sink;
 
+pub(crate) use base_loader::{BaseLoader, CONFIG};
 pub use base_model::BaseModel;
-pub(crate) use base_model::{BaseLoader, CONFIG};
 pub use sharded::RankShare;
 pub(crate) use sharded::ShardedLayers;
 pub use source::BaseSource;
