@@ -2,7 +2,9 @@
 
 mod base_loader;
 mod base_model;
+mod codes;
 mod device_support;
+mod quantized_rows;
 mod random_model;
 mod sharded;
 mod source;
@@ -21,4 +23,5 @@ pub use source::BaseSource;
 pub(crate) use sparsity::FILE as SPARSITY_FILE;
 pub use sparsity::Sparsity;
 pub(crate) use stacked::{Stacked, mxfp4_owner};
-pub(crate) use weight::{Weight, WeightKind, compute_dtype};
+pub(crate) use weight::Weight;
+pub(crate) use weight_kinds::{WeightKind, compute_dtype};

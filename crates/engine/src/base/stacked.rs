@@ -15,7 +15,8 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::weight::{Weight, WeightKind, compute_dtype};
+use super::weight::Weight;
+use super::weight_kinds::{WeightKind, compute_dtype};
 use crate::checkpoint::Checkpoint;
 use crate::{TrainError, WeightsError};
 use peft_tune_core::architecture::{Architecture, ExpertPart, Experts, TensorShape};

@@ -2,8 +2,31 @@
 
 use std::collections::BTreeMap;
 
-use super::weight::WeightKind;
+use candle_core::DType;
+
 use peft_tune_core::architecture::{Architecture, CORRECTION, Experts, LinearRole};
+use peft_tune_core::recipe::Precision;
+
+/// Storage of a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WeightKind {
+    /// Values in the compute dtype.
+    Dense,
+    /// Weight of a linear layer: quantized where the precision says so.
+    Linear,
+    /// F32 whatever the precision: a rounded score chooses another expert.
+    Exact,
+}
+
+impl WeightKind {
+    /// Dtype of what is not quantized.
+    pub(super) fn dtype(self, precision: Precision) -> DType {
+        match self {
+            Self::Exact => DType::F32,
+            Self::Dense | Self::Linear => compute_dtype(precision),
+        }
+    }
+}
 
 /// Kinds that the tensors of an architecture are stored as.
 pub(super) struct WeightKinds<'a> {
@@ -52,5 +75,14 @@ impl<'a> WeightKinds<'a> {
             (None, Some(_)) if inner.ends_with(CORRECTION) => WeightKind::Exact,
             (None, _) => WeightKind::Dense,
         }
+    }
+}
+
+/// Dtype in which a precision computes.
+pub(crate) fn compute_dtype(precision: Precision) -> DType {
+    match precision.compute() {
+        Precision::Fp32 => DType::F32,
+        Precision::Fp16 => DType::F16,
+        _ => DType::BF16,
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use candle_core::Device;
 
 use super::sharded::{LayerCutter, LoadedLayer, RankShare, ShardedLayers};
-use super::weight::{Weight, WeightKind};
+use super::weight::Weight;
+use super::weight_kinds::WeightKind;
 
 /// Weights of which this process has a part.
 #[derive(Debug)]
