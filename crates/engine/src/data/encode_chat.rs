@@ -14,7 +14,7 @@ use super::token_trace::Trace;
 use super::tokens::{RowKind, TokenRow};
 use super::turn_ends::learn_stops;
 use super::{DataError, RowLocation};
-use crate::tokenizer::{ChatTemplate, Encoded, GenerationPrompt, Places, Specials, Tokenizer};
+use crate::tokenizer::{ChatTemplate, Conversation, Encoded, GenerationPrompt, Places, Specials, Tokenizer};
 use peft_tune_core::recipe::{LossOn, TemplateTargets};
 
 /// Why a row is left out of which texts alone are learnt.
@@ -52,21 +52,14 @@ pub(super) fn encode_chat(
     let conversation = template
         .conversation(&chat.messages, chat.tools.as_ref())
         .map_err(tokenize_error)?;
-    let full = conversation
-        .render(chat.messages.len(), GenerationPrompt::Omit)
-        .map_err(|source| {
-            let has_texts = chat
-                .messages
-                .iter()
-                .any(|message| argument_texts(message).next().is_some());
-            match has_texts {
-                true => DataError::ArgumentsAsText {
-                    location: location.clone(),
-                    source,
-                },
-                false => tokenize_error(source),
-            }
-        })?;
+    let full = conversation.render(chat.messages.len(), GenerationPrompt::Omit);
+    let full = full.map_err(|source| match has_argument_texts(chat) {
+        true => DataError::ArgumentsAsText {
+            location: location.clone(),
+            source,
+        },
+        false => tokenize_error(source),
+    })?;
     note_rewritten(chat, &full.text, &mut said);
     if template.asks_for_day() {
         said.push(Said::FixedDay);
@@ -81,14 +74,7 @@ pub(super) fn encode_chat(
     // The template writes the special tokens itself.
     let encoded = tokenizer.encode(&full.text, Specials::Omit).map_err(tokenize_error)?;
     if let Some(trace) = trace {
-        trace.ends.clone_from(&encoded.ends);
-        trace.text.clone_from(&full.text);
-        let places = conversation.whole_places(&full.text);
-        for (index, message) in chat.messages.iter().enumerate() {
-            let role = message["role"].as_str().unwrap_or_default();
-            let texts = places.into_iter().flat_map(|places| places.each(index));
-            trace.roles.extend(texts.map(|range| (range.clone(), role.to_owned())));
-        }
+        note_texts(trace, chat, &conversation, &full.text, &encoded);
     }
     let labels = match learnt.template_targets {
         TemplateTargets::All => label(&encoded, &spans),
@@ -117,6 +103,24 @@ pub(super) fn encode_chat(
                 || learnt.template_targets == TemplateTargets::StopTokens && has_margins(chat),
         },
     })
+}
+
+/// Whether arguments of calls came as text, which some templates cannot write.
+fn has_argument_texts(chat: &Chat) -> bool {
+    let mut messages = chat.messages.iter();
+    messages.any(|message| argument_texts(message).next().is_some())
+}
+
+/// Notes the text of a chat, where its tokens end, and whose message each part of it is.
+fn note_texts(trace: &mut Trace, chat: &Chat, conversation: &Conversation<'_>, text: &str, encoded: &Encoded) {
+    trace.ends.clone_from(&encoded.ends);
+    text.clone_into(&mut trace.text);
+    let places = conversation.whole_places(text);
+    for (index, message) in chat.messages.iter().enumerate() {
+        let role = message["role"].as_str().unwrap_or_default();
+        let texts = places.into_iter().flat_map(|places| places.each(index));
+        trace.roles.extend(texts.map(|range| (range.clone(), role.to_owned())));
+    }
 }
 
 /// The labels of a chat of which texts are learnt, and the tokens that end their turns.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::aggregate::{Held, MemoryWatch, StepTotals};
+use super::aggregate::Held;
 use super::data_facts::{facts_of, share_of_training};
 use super::profile_error::ProfileError;
 use super::profile_inputs::{ProfileInputs, ProfileSettings};
@@ -11,11 +11,9 @@ use super::sample::Sampling;
 use super::session::Session;
 use super::setting_facts::setting_of;
 use super::trace::Trace;
-use super::{DataFacts, DeviceMemory, HostMemory, Profile, Setting};
+use super::{DataFacts, Profile, Setting};
 use crate::Trainer;
-use crate::data::{BatchSource, DataError, Prefetch};
-use crate::span::{MemoryReading, Probe, Recording};
-use peft_tune_core::recipe::{PrecisionSchedule, Recipe};
+use crate::data::{BatchSource, DataError};
 use peft_tune_kernels::forget_launched;
 
 /// A profile with the spans of its last steps.
@@ -32,34 +30,7 @@ pub struct Measured {
 pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<Measured, ProfileError> {
     forget_launched();
     let source = Arc::new(source_of(&inputs)?);
-    let base = inputs.base.open()?;
-    let device = base.device().clone();
-    let apart = settings.spans_apart.unwrap_or(!device.is_cpu());
-    let memory = DeviceMemory::of(&device)?;
-    let recording = Recording::start(Probe {
-        memory: Box::new(move || read(&memory)),
-        device: (!device.is_cpu()).then_some(device),
-    });
-    // A schedule of the precision would be at its beginning all the time: most steps compute in the recipe's own.
-    let recipe = Recipe {
-        precision_schedule: PrecisionSchedule::None,
-        ..inputs.recipe.clone()
-    };
-    let trainer = Trainer::new(base, &recipe, u64::MAX)?;
-    let mut session = Session {
-        batches: Prefetch::start(Arc::clone(&source), 0..u64::MAX)?,
-        recording,
-        trainer,
-        totals: StepTotals::default(),
-        watch: MemoryWatch::default(),
-        each: Vec::new(),
-        spanned: apart.then(Vec::new),
-        log: inputs.log,
-        kept: Vec::new(),
-        kept_steps: settings.trace_steps,
-        warmup_steps: 0,
-        waits: None,
-    };
+    let mut session = Session::start(inputs.base.open()?, inputs.recipe, &source, inputs.log, settings)?;
     let started = Instant::now();
     session.warm_up(&source, settings)?;
     let sampling = inputs
@@ -112,23 +83,6 @@ pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<
         activities: gpu.map(|watched| watched.spanned).unwrap_or_default(),
     };
     Ok(Measured { profile, trace })
-}
-
-/// Reads the memory's counters and starts a new peak.
-fn read(memory: &DeviceMemory) -> MemoryReading {
-    if matches!(memory, DeviceMemory::Host) {
-        // The face's own reset also starts a new resident peak, which takes a system call.
-        return MemoryReading {
-            in_use_bytes: HostMemory::in_use_bytes(),
-            peak_bytes: HostMemory::take_peak(),
-        };
-    }
-    let reading = MemoryReading {
-        in_use_bytes: memory.in_use_bytes(),
-        peak_bytes: memory.peak_bytes(),
-    };
-    memory.reset_peak();
-    reading
 }
 
 fn flat_bytes(trainer: &Trainer) -> u64 {

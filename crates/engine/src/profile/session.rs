@@ -1,5 +1,6 @@
 //! Steps of a training that is profiled.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::aggregate::{FreeSteps, MemoryWatch, StepTotals};
@@ -8,12 +9,13 @@ use super::profile_error::ProfileError;
 use super::profile_inputs::{ProfileSettings, StepLog};
 use super::sample::{EnergyMeter, EnergyUse};
 use super::steady::{Throughput, WarmupDetector, median};
-use super::{DataWaits, EvaluationCost, SpanTiming, SpannedSteps, StepFacts};
+use super::{DataWaits, DeviceMemory, EvaluationCost, HostMemory, SpanTiming, SpannedSteps, StepFacts};
+use crate::base::BaseModel;
 use crate::data::{BatchSource, Prefetch, PreparedData, evaluation_batches};
 use crate::span;
-use crate::span::{Recording, SpanRecord, SpanTree, StepPhase};
+use crate::span::{MemoryReading, Probe, Recording, SpanRecord, SpanTree, StepPhase};
 use crate::{StepEvent, Trainer};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{PrecisionSchedule, Recipe};
 
 /// Fewest measured steps: the interval of a median means little below.
 const FEWEST_STEPS: usize = 6;
@@ -30,24 +32,64 @@ const MOST_EVALUATED_ROWS: usize = 64;
 /// Steps under way.
 pub(super) struct Session {
     // Dropped before the recording that its thread takes part in.
-    pub batches: Prefetch,
+    batches: Prefetch,
     pub recording: Recording,
     pub trainer: Trainer,
     pub totals: StepTotals,
     pub watch: MemoryWatch,
-    pub each: Vec<(f64, u64)>,
+    each: Vec<(f64, u64)>,
     /// (seconds, tokens) of the steps with spans, where they are others.
-    pub spanned: Option<Vec<(f64, u64)>>,
+    spanned: Option<Vec<(f64, u64)>>,
     pub log: Option<StepLog>,
     /// Trees of the last steps, of all threads.
     pub kept: Vec<SpanTree>,
     pub kept_steps: usize,
-    pub warmup_steps: u64,
+    warmup_steps: u64,
     /// Waits for data in the measured steps.
     pub waits: Option<DataWaits>,
 }
 
 impl Session {
+    /// Begins a training of `recipe` whose steps are recorded; none is taken yet.
+    ///
+    /// # Errors
+    /// Settings that do not fit the model, memory.
+    pub(super) fn start(
+        base: Arc<BaseModel>,
+        recipe: &Recipe,
+        source: &Arc<BatchSource>,
+        log: Option<StepLog>,
+        settings: &ProfileSettings,
+    ) -> Result<Self, ProfileError> {
+        let device = base.device().clone();
+        let apart = settings.spans_apart.unwrap_or(!device.is_cpu());
+        let memory = DeviceMemory::of(&device)?;
+        let recording = Recording::start(Probe {
+            memory: Box::new(move || read(&memory)),
+            device: (!device.is_cpu()).then_some(device),
+        });
+        // A schedule of the precision would be at its beginning all the time: most steps compute in the recipe's own.
+        let recipe = Recipe {
+            precision_schedule: PrecisionSchedule::None,
+            ..recipe.clone()
+        };
+        let trainer = Trainer::new(base, &recipe, u64::MAX)?;
+        Ok(Self {
+            batches: Prefetch::start(Arc::clone(source), 0..u64::MAX)?,
+            recording,
+            trainer,
+            totals: StepTotals::default(),
+            watch: MemoryWatch::default(),
+            each: Vec::new(),
+            spanned: apart.then(Vec::new),
+            log,
+            kept: Vec::new(),
+            kept_steps: settings.trace_steps,
+            warmup_steps: 0,
+            waits: None,
+        })
+    }
+
     /// Steps until two agree; the largest micro-batch is among them, as it decides the peak.
     pub(super) fn warm_up(&mut self, source: &BatchSource, settings: &ProfileSettings) -> Result<(), ProfileError> {
         let span = span::phase(StepPhase::Step);
@@ -260,4 +302,21 @@ impl Session {
 /// Bytes of the records while a step runs, by the number of its spans so far; `kept` are those of steps before.
 fn recorded(kept: usize) -> impl Fn(usize) -> u64 {
     move |spans| ((kept + (spans + 1).next_power_of_two()) * size_of::<SpanRecord>()) as u64
+}
+
+/// Reads the memory's counters and starts a new peak.
+fn read(memory: &DeviceMemory) -> MemoryReading {
+    if matches!(memory, DeviceMemory::Host) {
+        // The face's own reset also starts a new resident peak, which takes a system call.
+        return MemoryReading {
+            in_use_bytes: HostMemory::in_use_bytes(),
+            peak_bytes: HostMemory::take_peak(),
+        };
+    }
+    let reading = MemoryReading {
+        in_use_bytes: memory.in_use_bytes(),
+        peak_bytes: memory.peak_bytes(),
+    };
+    memory.reset_peak();
+    reading
 }
