@@ -211,6 +211,9 @@ mod trl_backend;
 /// Two engines that train the same, one of them with stand-ins for PyTorch and TRL.
 #[cfg(target_os = "linux")]
 mod trl_check;
+/// Trials in TRL that other programs slow down, with stand-ins for PyTorch and TRL.
+#[cfg(target_os = "linux")]
+mod trl_disturbed;
 /// Searches on models that only TRL may train, and the engine that `backend: auto` takes.
 mod trl_families;
 /// Searches on preferences through stand-ins of TRL's trainers.

@@ -122,6 +122,40 @@ fn a_model_whose_dimensions_cannot_be_read_is_searched_and_said_to_be_such() {
 }
 
 #[test]
+fn weights_in_pytorchs_own_form_are_trained_in_trl_and_refused_elsewhere_with_the_way_out() {
+    let folder = bench(&format!("{SPACE}{BACKEND}"));
+    let folder = folder.path();
+    std::fs::rename(
+        folder.join("base/model.safetensors"),
+        folder.join("base/pytorch_model.bin"),
+    )
+    .unwrap();
+    succeeds(folder, &["search", "space.yaml"]);
+    let weights = "select path like '%pytorch_model.bin' as is_it from study_input where role = 'weights'";
+    assert_eq!(queried(folder, weights), "is_it\n1");
+    for command in ["explain", "pareto"] {
+        succeeds(folder, &[command]);
+    }
+    succeeds(folder, &["export", "--format", "trl", "--output", "out"]);
+    let told = refused(folder, &["search", "space.yaml", "--as", "here", "--backend", "native"]);
+    for part in ["only PyTorch's own weights", "--backend trl", "save_pretrained('.')"] {
+        assert!(told.contains(part), "{told}");
+    }
+    // Of a family that is not known names of modules are not held against what cannot be listed.
+    of_family(folder, falcon);
+    let names = SPACE.replace(
+        "rank: [2, 4, 8, 16]",
+        "rank: [2, 4], target_modules: [[in_proj], [q_proj]]",
+    );
+    std::fs::write(folder.join("names.yaml"), format!("{names}{BACKEND}")).unwrap();
+    let said = errors_of(&succeeds(folder, &["search", "names.yaml", "--as", "names"]));
+    assert!(
+        said.contains("the matrices of the checkpoint cannot be listed here"),
+        "{said}"
+    );
+}
+
+#[test]
 fn trials_in_trl_need_a_tokenizer() {
     let folder = bench(&format!("{SPACE}{BACKEND}"));
     let folder = folder.path();

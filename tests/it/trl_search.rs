@@ -426,7 +426,7 @@ fn highest_limit(difference: &PairedDifference, looks_in_all: usize) -> f64 {
 }
 
 /// Compares a table with the file that Python reads, or writes it.
-fn is_golden(name: &str, table: &Value) {
+pub(crate) fn is_golden(name: &str, table: &Value) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/golden/backends")
         .join(name);

@@ -117,6 +117,13 @@ class BaseModels:
         base_bytes = devices.bytes_of([*model.parameters(), *model.buffers()])
         return model if settings.loader is None else settings.loader.with_adapter(model), base_bytes
 
+    def reference(self, settings, folder):
+        """The copy of the model that answers are compared with, loaded as the model is; `None` where there is none.
+
+        TRL would load one by the arguments of the file, which a model that is handed over leaves unread: in fp32.
+        """
+        return self._loaded(settings, folder) if settings.has_copy else None
+
     def tokenizer(self, settings, folder):
         """The tokenizer, or processor, of a model. Trainers change its tokens of padding and end."""
         training, key = settings.training, key_of_tokenizer(settings, folder)

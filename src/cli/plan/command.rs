@@ -33,7 +33,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     };
     let (study, has_data) = study_for(file, args.backend)?;
     if let Some(base) = &study.base {
-        check_predicted(base)?;
+        check_predicted(&study.backend, base)?;
     }
     if let Backend::Trl(TrlBackend { loader, .. }) = study.backend {
         trl::check_anywhere(&study, loader)?;

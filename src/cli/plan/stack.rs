@@ -129,7 +129,13 @@ fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, 
 fn studied(file: &Path, args: &StackArgs, stack: Tool) -> Result<Asked, CliError> {
     let (study, has_data) = study_of(file)?;
     let base = base_of(&study)?;
-    forecast::check_predicted(base)?;
+    if !base.trainer.is_sft() && stack != Tool::Trl {
+        return Err(CliError::bad(format!(
+            "`trainer: {}` is predicted as TRL trains it, and not in {}; write `--stack trl`",
+            base.trainer,
+            stack.title()
+        )));
+    }
     let mut setting = stack.setting_of(base);
     let lengths = lengths_of(&study, base, has_data)?;
     let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&base.batch));

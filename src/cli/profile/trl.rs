@@ -216,6 +216,7 @@ mod tests {
         let gpu = TorchDevice {
             name: "NVIDIA L4".to_owned(),
             bytes: 1 << 34,
+            unwatched: None,
         };
         Stack {
             loader: Loader::default(),

@@ -40,6 +40,12 @@ pub(super) fn check(study: &Study, family: &OtherFamily, folder: &Path) -> Resul
     let modules = modules_of(folder);
     let ends = ends_of(&modules);
     check_presets(study, family, &ends)?;
+    if modules.is_empty() && values(study).any(|(_, value)| matches!(value, ParamValue::List(_))) {
+        tell(format_args!(
+            "warning: the matrices of the checkpoint cannot be listed here, as its weights are no safetensors: names in `{TARGETS}` are \
+             not held against them, and PEFT refuses those that it does not find"
+        ));
+    }
     for absent in absent_names(study, &modules) {
         tell(format_args!(
             "warning: no matrix of the checkpoint is called `{absent}`, and PEFT may find none either; it has {}",

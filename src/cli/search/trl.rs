@@ -91,8 +91,11 @@ pub(in crate::cli) fn check_anywhere(study: &Study, loader: Loader) -> Result<()
 
 /// The first line of a search: what trains, and what is not seen of it.
 pub(super) fn line(stack: &Stack) -> String {
+    let unseen = stack.unwatched().map_or_else(String::new, |reason| {
+        format!("; other programs on it are not watched for: {reason}")
+    });
     printable(&format!(
-        "trials train in {}: {} (Python {}), {} on {}; other programs on it are not watched for",
+        "trials train in {}: {} (Python {}), {} on {}{unseen}",
         stack.loader.title(),
         stack.interpreter.display(),
         stack.python,
@@ -320,6 +323,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::cli::processes::interpreter::TorchDevice;
     use crate::space::{ReadOptions, StudyFile};
 
     fn packages(names: &[&str]) -> Vec<Package> {
@@ -494,6 +498,30 @@ mod tests {
             let is_told = told.contains(&format!("key `space.{key}`")) && told.contains(reason);
             assert!(is_told && told.contains("in unsloth"), "{lines}: {told}");
         }
+    }
+
+    #[test]
+    fn the_first_line_says_why_other_programs_on_a_gpu_are_not_seen() {
+        let on = |unwatched: Option<&str>| {
+            line(&Stack {
+                loader: Loader::default(),
+                interpreter: "/my/python".into(),
+                python: "3.12.3".to_owned(),
+                packages: packages(&["torch"]),
+                wanted: Vec::new(),
+                devices: vec![TorchDevice {
+                    name: "NVIDIA L4".to_owned(),
+                    bytes: 1 << 30,
+                    unwatched: unwatched.map(str::to_owned),
+                }],
+            })
+        };
+        let seen = "trials train in TRL: /my/python (Python 3.12.3), torch 1 on NVIDIA L4 (1.00 GiB)";
+        assert_eq!(on(None), seen);
+        assert_eq!(
+            on(Some("that takes `pip install nvidia-ml-py`")),
+            format!("{seen}; other programs on it are not watched for: that takes `pip install nvidia-ml-py`")
+        );
     }
 
     #[test]

@@ -342,6 +342,7 @@ mod tests {
             let gpu = TorchDevice {
                 name: "L4".to_owned(),
                 bytes: 22 << 30,
+                unwatched: None,
             };
             workers.stack = Some(Stack {
                 loader: Loader::default(),

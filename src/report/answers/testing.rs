@@ -6,7 +6,7 @@ use super::AnswersInput;
 use peft_tune_core::objective::{LOSS, Objective, THROUGHPUT};
 use peft_tune_core::space::{Distribution, Parameter, Scale, SearchSpace, Widening};
 use peft_tune_core::study::{ParamValue, Trial, TrialNumber, TrialState};
-use peft_tune_search::{Insight, Problem, Proposal};
+use peft_tune_search::{Insight, Problem, Proposal, UntoldCost};
 
 /// A study of rank (4, 8, 16) and rate (0.1 to 0.6), of throughput and loss.
 pub(super) struct Case {
@@ -18,6 +18,7 @@ pub(super) struct Case {
     pub(super) each_s: f64,
     pub(super) next: Vec<Proposal>,
     pub(super) widened: Vec<Widening>,
+    pub(super) untold: Vec<UntoldCost>,
 }
 
 /// A study whose trials have these params and measured what `values` says: throughput and loss. The last but one of the
@@ -72,6 +73,7 @@ pub(super) fn study(params: &[(i64, f64)], values: impl Fn(&ParamValue, &ParamVa
         each_s: 10.0,
         next: Vec::new(),
         widened: Vec::new(),
+        untold: Vec::new(),
     }
 }
 
@@ -89,6 +91,7 @@ impl Case {
             insight: &Insight::new(&self.problem, &self.trials, None),
             next: &self.next,
             widened: &self.widened,
+            untold: &self.untold,
         })
     }
 }

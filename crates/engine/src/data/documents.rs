@@ -292,6 +292,14 @@ impl DocumentSet {
         stretches.iter().map(|stretch| targets_of(table, &row, stretch)).sum()
     }
 
+    /// (tokens, target tokens) of the sequences of document `index`: both of a pair, else the document's own.
+    pub fn sequences(&self, index: usize) -> impl Iterator<Item = (usize, usize)> {
+        let (table, row, stretches) = self.located(index);
+        let of_stretch = move |stretch: Range<usize>| (stretch.len(), targets_of(table, &row, &stretch));
+        let there = stretches.into_iter().filter(|stretch| !stretch.is_empty());
+        there.map(of_stretch)
+    }
+
     /// Whether document `index` is a row of its own, with nothing cut away.
     pub(super) fn is_whole_row(&self, index: usize) -> bool {
         let DocumentPlace { row, stretches, .. } = self.located(index);

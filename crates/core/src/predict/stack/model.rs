@@ -15,7 +15,7 @@ pub(super) struct Model {
     pub(super) repeats_heads: bool,
     /// The model trains on the host's own processor.
     pub(super) is_host: bool,
-    /// Rows of a micro-batch.
+    /// Rows of a micro-batch; of rows that are compared, all of their sequences.
     pub(super) rows: u64,
 }
 
@@ -46,6 +46,27 @@ impl Model {
         } else {
             self.setting.loads
         }
+    }
+
+    /// Tokens whose words are told: all but the last of each row.
+    pub(super) fn scored(&self) -> u64 {
+        self.rows * (self.setting.sequence_length - 1).max(1)
+    }
+
+    /// The model with its adapters off, as the reference has it that is no model of its own.
+    pub(super) fn without_adapters(&self) -> Self {
+        let mut base = self.clone();
+        if let Trains::Adapters {
+            targets,
+            whole_embeddings,
+            ..
+        } = &mut base.setting.trains
+        {
+            targets.clear();
+            *whole_embeddings = false;
+        }
+        base.setting.dora = false;
+        base
     }
 
     pub(super) fn is_full(&self) -> bool {
