@@ -1,14 +1,15 @@
 //! Costs that are expected of a study's trials: the knowledge of the machine that samplers start from, and what each
 //! trial's prediction says about the next.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::TargetForecast;
 use super::cost_model::{CostModel, workload};
+use super::remembered::Remembered;
 use crate::space::{Study, recipe_for};
 use crate::tools::Tool;
 use peft_tune_core::objective::{Bound, PEAK_MEMORY, THROUGHPUT, is_of_target};
@@ -30,7 +31,8 @@ pub struct Forecast {
     limit: Option<MemoryLimit>,
     /// Bytes that the device has for trials, one or several.
     device_bytes: Option<f64>,
-    known: RwLock<HashMap<u64, Result<Prediction, Arc<str>>>>,
+    /// Predictions by [`Forecast::key`].
+    known: Remembered<u64, Result<Prediction, Arc<str>>>,
     /// Forecast of the same settings in the stack that the study is for.
     target: Option<Arc<TargetForecast>>,
 }
@@ -102,7 +104,7 @@ impl Forecast {
             costs: costs.into(),
             rows: Arc::new(rows),
             counted,
-            known: RwLock::default(),
+            known: Remembered::default(),
             target: None,
         }
     }
@@ -157,17 +159,8 @@ impl Forecast {
     /// # Errors
     /// Params that make no recipe, or a recipe that does not fit the model.
     pub fn predict(&self, params: &Params) -> Result<Prediction, Unpredictable> {
-        let key = self.key(params);
-        if let Ok(known) = self.known.read()
-            && let Some(found) = known.get(&key)
-        {
-            return found.clone().map_err(Unpredictable);
-        }
-        let found = self.predict_anew(params);
-        if let Ok(mut known) = self.known.write() {
-            known.insert(key, found.clone());
-        }
-        found.map_err(Unpredictable)
+        let predicted = self.known.get_or(self.key(params), || self.predict_anew(params));
+        predicted.map_err(Unpredictable)
     }
 
     fn predict_anew(&self, params: &Params) -> Result<Prediction, Arc<str>> {

@@ -32,6 +32,7 @@ mod queue;
 mod record;
 mod rehearsal;
 mod remeasure;
+mod remembered;
 mod reported;
 mod requests;
 mod retry_policy;

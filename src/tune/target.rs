@@ -1,8 +1,9 @@
 //! Needs of a study's settings in the stack that they are for: predicted as a trial begins, and stored with it.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
+use super::remembered::Remembered;
 use super::stack_costs::mean_micro_batch;
 use crate::report::bytes;
 use crate::space::{SpaceError, Study, Target, recipe_for};
@@ -25,7 +26,8 @@ pub struct TargetForecast {
     shape: ModelShape,
     /// Rows of the training data by sequence length and packing; without an entry, rows are taken as full.
     rows: OnceLock<Arc<BTreeMap<(usize, bool), RowLengths>>>,
-    known: RwLock<HashMap<String, Result<Metrics, Arc<str>>>>,
+    /// Predictions by what decides them there, in words.
+    known: Remembered<String, Result<Metrics, Arc<str>>>,
 }
 
 impl TargetForecast {
@@ -42,7 +44,7 @@ impl TargetForecast {
             target,
             shape,
             rows: OnceLock::new(),
-            known: RwLock::default(),
+            known: Remembered::default(),
         };
         forecast.check_values()?;
         Ok(Some(forecast))
@@ -95,16 +97,7 @@ impl TargetForecast {
         let setting = self.setting(&recipe);
         let batch = &recipe.batch;
         let key = format!("{setting:?} {} {}", batch.packing, batch.group_by_length);
-        if let Ok(known) = self.known.read()
-            && let Some(found) = known.get(&key)
-        {
-            return found.clone();
-        }
-        let found = self.predict(&setting, batch);
-        if let Ok(mut known) = self.known.write() {
-            known.insert(key, found.clone());
-        }
-        found
+        self.known.get_or(key, || self.predict(&setting, batch))
     }
 
     fn predict(&self, setting: &StackSetting, batch: &BatchSettings) -> Result<Metrics, Arc<str>> {
