@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::cli::CliError;
-use crate::cli::data::known_offline::shape_at;
+use crate::cli::data::model_config::model_shape;
 use crate::cli::data::model_family::{SEARCH_IN_TRL, architecture_of};
 use crate::space::Backend;
 use crate::tools::Tool;
@@ -43,7 +43,7 @@ impl PredictedModel {
     pub(in crate::cli) fn of(backend: &Backend, recipe: &Recipe, config: &Path) -> Result<Self, CliError> {
         check_predicted(recipe)?;
         match backend {
-            Backend::Trl(_) => Ok(Self::Stack(Tool::Trl, Box::new(shape_at(config)?))),
+            Backend::Trl(_) => Ok(Self::Stack(Tool::Trl, Box::new(model_shape(config)?))),
             Backend::Native | Backend::Command(_) => {
                 let architecture = architecture_of(config, SEARCH_IN_TRL)?;
                 Ok(Self::Native(Box::new(architecture)))

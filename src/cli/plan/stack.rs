@@ -7,7 +7,7 @@ use super::stack_args::StackArgs;
 use super::stack_plan::{FrontierPoint, StackPlan, lengths_around};
 use super::stack_text::{setting_text, to_json, to_text};
 use crate::cli::CliError;
-use crate::cli::data::known_offline::shape_at;
+use crate::cli::data::model_config::model_shape;
 use crate::cli::data::study_file::{base_of, study_of};
 use crate::cli::data::study_rows::lengths_of;
 use crate::cli::forecast;
@@ -237,5 +237,5 @@ fn frontier(
 /// # Errors
 /// A model that is not found, or a config that cannot be read.
 pub(in crate::cli) fn shape_of(model: &str) -> Result<ModelShape, CliError> {
-    shape_at(&ModelFiles::resolve_config(model).map_err(CliError::bad_input)?)
+    model_shape(&ModelFiles::resolve_config(model).map_err(CliError::bad_input)?)
 }
