@@ -1,15 +1,14 @@
 //! Costs that are expected of a study's trials: the knowledge of the machine that samplers start from, and what each
 //! trial's prediction says about the next.
 
-use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::TargetForecast;
 use super::cost_model::{CostModel, workload};
 use super::remembered::Remembered;
+use super::{TargetForecast, TrainingRows};
 use crate::space::{Study, recipe_for};
 use crate::tools::Tool;
 use peft_tune_core::objective::{Bound, PEAK_MEMORY, THROUGHPUT, is_of_target};
@@ -23,8 +22,7 @@ use peft_tune_search::Prior;
 pub struct Forecast {
     study: Study,
     costs: CostModel,
-    /// Rows of the training data at each sequence length; without an entry, rows are taken as full.
-    rows: Arc<BTreeMap<(usize, bool), RowLengths>>,
+    rows: Arc<TrainingRows>,
     /// Parameters that can change throughput or memory.
     counted: Vec<String>,
     /// Memory limit that a trial must keep.
@@ -73,8 +71,8 @@ impl LimitSource {
 pub struct Unpredictable(Arc<str>);
 
 impl Forecast {
-    /// A forecast of `study` by the costs of what trains it. `rows` are the lengths of the training rows by sequence length and packing.
-    pub fn new(study: &Study, costs: impl Into<CostModel>, rows: BTreeMap<(usize, bool), RowLengths>) -> Self {
+    /// A forecast of `study` by the costs of what trains it.
+    pub fn new(study: &Study, costs: impl Into<CostModel>, rows: TrainingRows) -> Self {
         let changes_cost = |affects: &Option<Vec<String>>| {
             let cost = |metric: &String| [THROUGHPUT, PEAK_MEMORY].contains(&metric.as_str());
             affects.as_ref().is_none_or(|affects| affects.iter().any(cost))
@@ -177,8 +175,7 @@ impl Forecast {
 
     /// Rows of a recipe; `None` where their lengths are not known.
     fn rows_of(&self, recipe: &Recipe) -> Option<&RowLengths> {
-        let batch = &recipe.batch;
-        self.rows.get(&(batch.sequence_length, batch.packing))
+        self.rows.of(&recipe.batch)
     }
 
     /// The study that is predicted.
