@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::cached_rows::CachedRows;
+use super::cached_rows::{cached_preferences, cached_tokens};
+use super::preference_rows;
+use super::row_files::RowFiles;
 use super::token_rows;
 use crate::cli::CliError;
 use crate::cli::data::model_family::ModelFamily;
@@ -152,16 +154,16 @@ fn rows_of(
     data: &PreparedData,
     files: &ModelFiles,
     limit: Option<usize>,
-) -> Result<(CachedRows, DataSettings, usize), CliError> {
+) -> Result<(RowFiles, DataSettings, usize), CliError> {
     if recipe.trainer.is_sft() {
-        let rows = CachedRows::of(data)?;
+        let rows = cached_tokens(data)?;
         let settings = token_rows::settings(&recipe.data, std::slice::from_ref(&rows.train), &rows.held_out);
         let windows = evaluation_batches(data.held_out(), 1, limit).count();
         return Ok((rows, settings, windows));
     }
-    let rows = CachedRows::of_preferences(recipe, data, files)?;
-    let (settings, all) = (rows.settings(&recipe.data), data.held_out().len());
-    Ok((rows.into(), settings, limit.map_or(all, |limit| limit.min(all))))
+    let rows = cached_preferences(recipe, data, files)?;
+    let (settings, all) = (preference_rows::settings(&recipe.data, &rows), data.held_out().len());
+    Ok((rows, settings, limit.map_or(all, |limit| limit.min(all))))
 }
 
 /// Settings of `recipe` that a trial in `tool` would train otherwise, each with what to do. Rows, length and
