@@ -3,17 +3,16 @@
 use std::collections::BTreeMap;
 
 use super::reported::{final_after, needed};
-use super::reuse::{at_least, expected, expected_deviation};
 use peft_tune_core::objective::Objective;
-use peft_tune_core::study::{Curve, Metrics, Stop, Trial, TrialNumber, TrialState};
+use peft_tune_core::study::{
+    Curve, Metrics, PLANNED_STEPS, Stop, Trial, TrialNumber, TrialState, bound_of, expected_end_deviation_of,
+    expected_end_of,
+};
 use peft_tune_search::{Field, Problem, Progress, Pruner, Verdict, evaluated, hypervolume, reference_point};
 
 /// Share of what steps were worth on average that a step elsewhere is taken to be worth while nothing is expected of
 /// settings: the first trials add most.
 const SHARE_OF_MEAN: f64 = 0.25;
-
-/// Metric of a stopped trial: the steps of training that it would have had.
-pub(super) const PLANNED_STEPS: &str = "planned_steps";
 
 /// A trial under way as the rules see it.
 #[derive(Clone, Debug)]
@@ -209,13 +208,13 @@ impl Judge<'_> {
         let mut leaves = Metrics::default();
         for (objective, bound) in self.problem.objectives.iter().zip(bounds) {
             if let Some(bound) = bound {
-                leaves.insert(at_least(&objective.metric), objective.minimised(*bound));
+                leaves.insert(bound_of(&objective.metric), objective.minimised(*bound));
             }
         }
         for (objective, end) in self.problem.objectives.iter().zip(ends) {
             if let Some((median, deviation)) = end {
-                leaves.insert(expected(&objective.metric), objective.minimised(*median));
-                leaves.insert(expected_deviation(&objective.metric), *deviation);
+                leaves.insert(expected_end_of(&objective.metric), objective.minimised(*median));
+                leaves.insert(expected_end_deviation_of(&objective.metric), *deviation);
             }
         }
         if let Some(steps) = trial.total_steps {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use crate::worker::{Task, is_of_stop, is_of_training};
 use peft_tune_core::objective::{LOSS, THROUGHPUT, is_of_target};
 use peft_tune_core::recipe::{Recipe, RecipeKey};
-use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialPlan, TrialState};
+use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialPlan, TrialState, bound_of};
 use peft_tune_kernels::Kernels;
 
 /// A part of a trial that another trial measured.
@@ -112,7 +112,7 @@ impl MeasuredRecipes {
                 self.losses.entry(recipe.loss_key()).or_insert(trial.number);
             }
             TrialState::Pruned { .. } => {
-                if let Some(bound) = metrics.value(&at_least(LOSS)) {
+                if let Some(bound) = metrics.value(&bound_of(LOSS)) {
                     let highest = self.loss_bounds.entry(recipe.loss_key()).or_insert(bound);
                     *highest = highest.max(bound);
                 }
@@ -172,21 +172,6 @@ impl MeasuredRecipes {
     }
 }
 
-/// Name of the metric that a pruned trial's `metric` could not have fallen below (or risen above, if it is maximised).
-pub(super) fn at_least(metric: &str) -> String {
-    format!("{metric}_at_least")
-}
-
-/// Name of the metric that says where a pruned trial's `metric` would have ended.
-pub(super) fn expected(metric: &str) -> String {
-    format!("{metric}_expected")
-}
-
-/// Name of the metric that says how uncertain the end of a pruned trial's `metric` is: its standard deviation.
-pub(super) fn expected_deviation(metric: &str) -> String {
-    format!("{metric}_expected_deviation")
-}
-
 /// The metrics of a trial with what it inherited; its own measurements go before.
 pub(super) fn with_inherited(measured: &Metrics, inherited: &[Inherited]) -> Metrics {
     let mut metrics = Metrics::default();
@@ -200,9 +185,10 @@ pub(super) fn with_inherited(measured: &Metrics, inherited: &[Inherited]) -> Met
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::judge::PLANNED_STEPS;
     use peft_tune_core::recipe::{Checkpointing, DataSettings, TrainingLength};
-    use peft_tune_core::study::{AccuracyPlan, MeasurePlan, TrainPlan};
+    use peft_tune_core::study::{
+        AccuracyPlan, MeasurePlan, PLANNED_STEPS, TrainPlan, expected_end_deviation_of, expected_end_of,
+    };
 
     const FUSED: Kernels = Kernels::Fused;
 
@@ -359,9 +345,9 @@ mod tests {
     fn what_a_stopped_trial_says_of_its_end_is_no_cost() {
         let of_the_stop = [
             PLANNED_STEPS.to_owned(),
-            at_least(LOSS),
-            expected(LOSS),
-            expected_deviation(LOSS),
+            bound_of(LOSS),
+            expected_end_of(LOSS),
+            expected_end_deviation_of(LOSS),
         ];
         let mut metrics = Metrics::from([("throughput", 60.0)]);
         for name in &of_the_stop {

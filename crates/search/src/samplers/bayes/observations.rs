@@ -8,16 +8,13 @@ use crate::reference_point::reference_point;
 use crate::variants::can_change;
 use crate::{Prior, Problem};
 use peft_tune_core::objective::{Bound, Direction, LOSS, PEAK_MEMORY, THROUGHPUT, is_of_target};
-use peft_tune_core::study::{FailReason, Metrics, Params, THROUGHPUT_INTERVAL, Trial, TrialState, disturbed};
+use peft_tune_core::study::{
+    FailReason, Metrics, Params, THROUGHPUT_INTERVAL, Trial, TrialState, bound_of, disturbed,
+    expected_end_deviation_of, expected_end_of,
+};
 
 /// Fewest values that a metric is modelled from.
 pub(super) const LEAST_VALUES: usize = 2;
-/// A pruned trial's metric `<name>_at_least` is a value that its `<name>` could not have fallen below.
-const AT_LEAST: &str = "_at_least";
-/// A pruned trial's metric `<name>_expected` is where its `<name>` would have ended, `<name>_expected_deviation` how
-/// uncertain that is.
-const EXPECTED: &str = "_expected";
-const EXPECTED_DEVIATION: &str = "_expected_deviation";
 
 /// A metric that is modelled: every objective, then the metrics of constraints that are no objectives, then a cost,
 /// even where it is one of those, too.
@@ -74,14 +71,14 @@ impl<'a> MetricData<'a> {
 
     /// Takes what the curve of a stopped trial says of its end: a value with its uncertainty, or a bound.
     fn take_stopped(&mut self, modelled: &Modelled, trial: &'a Trial, point: &Point, metrics: &Metrics) {
-        let told = |suffix: &str| metrics.value(&format!("{}{suffix}", modelled.metric));
-        let end = told(EXPECTED).and_then(|end| modelled.minimised(end));
-        if let (Some(end), Some(deviation)) = (end, told(EXPECTED_DEVIATION).filter(|one| *one > 0.0)) {
+        let told = |name: fn(&str) -> String| metrics.value(&name(&modelled.metric));
+        let end = told(expected_end_of).and_then(|end| modelled.minimised(end));
+        if let (Some(end), Some(deviation)) = (end, told(expected_end_deviation_of).filter(|one| *one > 0.0)) {
             self.points.push(point.clone());
             self.params.push(&trial.params);
             self.values.push(end);
             self.deviations.push(deviation);
-        } else if let Some(bound) = told(AT_LEAST) {
+        } else if let Some(bound) = told(bound_of) {
             self.bounds.push((point.clone(), &trial.params, modelled.sign * bound));
         }
     }
