@@ -2,8 +2,8 @@
 
 use super::judge::{Judge, Order};
 use super::kernel_fault::{KernelFault, KernelsUsed};
+use super::measurement::{Inherited, Measurement};
 use super::record::{evaluation_record, precision_record, step_record};
-use super::reuse::{Inherited, Measurement};
 use super::rivals::NewBest;
 use super::{TuneError, Tuner};
 use crate::worker::{HeldOutLosses, TrialEvent};

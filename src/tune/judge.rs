@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::reported::{final_after, needed};
+use super::needed_metrics::{final_after, needed};
 use peft_tune_core::objective::Objective;
 use peft_tune_core::study::{
     Curve, Metrics, PLANNED_STEPS, Stop, Trial, TrialNumber, TrialState, bound_of, expected_end_deviation_of,

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::reported::needed;
+use super::needed_metrics::needed;
 use peft_tune_core::objective::{LOSS_BEFORE, MEASURED_STEPS, TRAIN_TOKENS};
 use peft_tune_core::study::{
     Curve, DISTURBED, FailReason, PLANNED_STEPS, SharedText, Trial, TrialState, bound_of, expected_end_deviation_of,

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::in_progress::Claim;
+use super::claim::Claim;
 use super::propose::Proposed;
 use super::running_trials::RunningTrials;
 use peft_tune_core::study::{Params, TrialNumber};

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::in_progress::Claim;
+use super::claim::Claim;
 use super::judge::{Order, UnderWay};
 use super::kernel_fault::KernelFault;
+use super::measurement::{Inherited, Measurement, with_inherited};
+use super::needed_metrics::final_after;
 use super::record::evaluation_metrics;
-use super::reported::final_after;
-use super::reuse::{Inherited, Measurement, with_inherited};
 use crate::store::StepRecord;
 use crate::worker::{HeldOutLosses, Task};
 use peft_tune_core::objective::THROUGHPUT;

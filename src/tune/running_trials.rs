@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::in_progress::Claim;
+use super::claim::Claim;
 use super::running::Running;
 use peft_tune_core::study::TrialNumber;
 

@@ -1,9 +1,10 @@
 //! Begin of a trial: what is known of it is taken over, and the rest is handed to the evaluator.
 
-use super::decide::{recipe_of, whole_task};
+use super::decision::Decision;
+use super::measurement::{Inherited, Measurement, Taken};
 use super::propose::Proposed;
-use super::reuse::{Decision, Inherited, Measurement, Taken};
 use super::running::{Running, TrialOutlook};
+use super::whole_task::{recipe_of, whole_task};
 use super::{TuneError, Tuner};
 use crate::space::Study;
 use crate::worker::{Pairing, Task, TrialRequest};

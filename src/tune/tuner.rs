@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use super::clock::Clock;
 use super::confirmation::{Confirmation, RunsMade};
-use super::decide::KnownMeasurements;
 use super::disturbed::DisturbedTrials;
 use super::failures::Failures;
 use super::interrupt::POLL;
 use super::kept_metrics::KeptMetrics;
 use super::kernel_form::KernelForms;
+use super::known_measurements::KnownMeasurements;
 use super::predictions::Predictions;
 use super::queue::Queue;
 use super::requests::Requests;

@@ -17,10 +17,10 @@ mod seeds;
 use std::collections::BTreeMap;
 
 use super::confirmation::{RunsMade, is_cost};
-use super::decide::whole_task;
 use super::idle_tasks::IdleRun;
-use super::reported::needed;
-use super::reuse::Measurement;
+use super::measurement::Measurement;
+use super::needed_metrics::needed;
+use super::whole_task::whole_task;
 use super::{Confirming, TuneError, Tuner};
 use crate::space::{Study, recipe_for};
 use crate::store::LONGER_DIVERGED_STEP;

@@ -6,7 +6,7 @@ use super::long_training::LongTrainings;
 use super::seeds::SeedRuns;
 use super::{Repeat, Repeated};
 use crate::tune::confirmation::is_cost;
-use crate::tune::reported::needed;
+use crate::tune::needed_metrics::needed;
 use crate::tune::schedule::Schedule;
 use peft_tune_core::objective::{LOSS, THROUGHPUT};
 use peft_tune_core::space::ConfirmPlan;
