@@ -1,6 +1,6 @@
 //! Events of trials under way, and their ends.
 
-use super::judge::{Judge, Order};
+use super::judge::{Judge, StopOrder};
 use super::kernel_fault::{KernelFault, KernelsUsed};
 use super::measurement::{Inherited, Measurement};
 use super::record::{evaluation_record, precision_record, step_record};
@@ -112,7 +112,7 @@ impl Tuner<'_> {
     }
 
     /// Whether a trial under way is to stop by now.
-    pub(super) fn verdict(&self, number: TrialNumber) -> Option<Order> {
+    pub(super) fn verdict(&self, number: TrialNumber) -> Option<StopOrder> {
         let running = self.running.get(number)?;
         // What was disturbed is not held against the setting.
         let known = running.known_at_best(&self.problem);
@@ -126,7 +126,7 @@ impl Tuner<'_> {
         judge.judge(&running.under_way(number, &known)?)
     }
 
-    pub(super) async fn note_order(&mut self, number: TrialNumber, order: Order) -> Result<(), TuneError> {
+    pub(super) async fn note_order(&mut self, number: TrialNumber, order: StopOrder) -> Result<(), TuneError> {
         self.parts
             .store
             .stops()

@@ -34,7 +34,7 @@ pub(super) struct UnderWay<'a> {
 
 /// The order that a trial is stopped, and the metrics that it leaves.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Order {
+pub(super) struct StopOrder {
     pub(super) stop: Stop,
     /// Whether everything is known, so that the trial is complete.
     pub(super) complete: bool,
@@ -55,36 +55,36 @@ pub(super) struct Judge<'a> {
 
 impl Judge<'_> {
     /// Judges a trial; `None` where it continues.
-    pub(super) fn judge(&self, trial: &UnderWay<'_>) -> Option<Order> {
+    pub(super) fn judge(&self, trial: &UnderWay<'_>) -> Option<StopOrder> {
         self.all_known(trial)
             .or_else(|| self.broken_constraint(trial))
             .or_else(|| self.pruned(trial))
     }
 
-    fn all_known(&self, trial: &UnderWay<'_>) -> Option<Order> {
+    fn all_known(&self, trial: &UnderWay<'_>) -> Option<StopOrder> {
         let mut metrics = needed(self.problem).into_iter();
         metrics
             .all(|metric| trial.known.value(metric).is_some())
-            .then(|| Order {
+            .then(|| StopOrder {
                 stop: stop(trial, "known", "every metric is known".to_owned()),
                 complete: true,
                 leaves: Metrics::default(),
             })
     }
 
-    fn broken_constraint(&self, trial: &UnderWay<'_>) -> Option<Order> {
+    fn broken_constraint(&self, trial: &UnderWay<'_>) -> Option<StopOrder> {
         let broken = self.problem.constraints.iter().find_map(|constraint| {
             let value = trial.known.value(&constraint.metric)?;
             (!constraint.holds(value)).then(|| format!("{} of {value} breaks its constraint", constraint.metric))
         })?;
-        Some(Order {
+        Some(StopOrder {
             stop: stop(trial, "constraint", broken),
             complete: false,
             leaves: self.leaves(trial, &[], &[]),
         })
     }
 
-    fn pruned(&self, trial: &UnderWay<'_>) -> Option<Order> {
+    fn pruned(&self, trial: &UnderWay<'_>) -> Option<StopOrder> {
         let pruner = self.pruner?;
         let mut progress = self.progress(trial);
         if !pruner.looks_at(&progress) {
@@ -114,7 +114,7 @@ impl Judge<'_> {
                 reason,
                 at_least,
                 expected,
-            } => Some(Order {
+            } => Some(StopOrder {
                 stop: stop(trial, pruner.name(), reason),
                 complete: false,
                 leaves: self.leaves(trial, &at_least, &expected),

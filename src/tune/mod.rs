@@ -41,7 +41,7 @@ mod remembered;
 mod requests;
 mod retry_policy;
 mod rivals;
-mod running;
+mod running_trial;
 mod running_trials;
 mod safer_kernels;
 mod schedule;

@@ -3,7 +3,7 @@
 use super::decision::Decision;
 use super::measurement::{Inherited, Measurement, Taken};
 use super::propose::Proposed;
-use super::running::{Running, TrialOutlook};
+use super::running_trial::{RunningTrial, TrialOutlook};
 use super::whole_task::{recipe_of, whole_task};
 use super::{TuneError, Tuner};
 use crate::space::Study;
@@ -41,7 +41,7 @@ impl Tuner<'_> {
             },
             bounds,
         };
-        let running = Running::new(attempt, kernels, outlook, self.whole_steps());
+        let running = RunningTrial::new(attempt, kernels, outlook, self.whole_steps());
         self.running.insert(number, running);
         trial.state = TrialState::Running;
         self.trials.begin(trial.clone());
