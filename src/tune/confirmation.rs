@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::space::Study;
 use peft_tune_core::objective::{LONGER_TOKENS, LOSS, REPEAT_WALL_S, THROUGHPUT};
+use peft_tune_core::recipe::TrainedRows;
 use peft_tune_core::study::{Metrics, TrialNumber};
 
 /// Settings that a search may train beyond its budget of trials, for longer trainings.
@@ -50,8 +51,8 @@ pub struct LackOfTime {
 /// Runs that confirmed a search's recommendation so far, and what is still to come.
 #[derive(Debug)]
 pub(super) struct Confirmation {
-    /// Rows and tokens of one pass through the data, where they are known.
-    pass: Option<(u64, u64)>,
+    /// Rows that a training goes over, where they are known.
+    trained: Option<TrainedRows>,
     /// Whether no further trial comes: the recommendation is being confirmed.
     trials_are_over: bool,
     /// Whether this search has confirmed a recommendation, as far as there was time.
@@ -64,11 +65,10 @@ pub(super) struct Confirmation {
 }
 
 impl Confirmation {
-    /// A confirmation that is still to come, of which earlier searches made `runs_made`; `pass` are rows and tokens of
-    /// one pass through the data, where they are known.
-    pub(super) fn new(pass: Option<(u64, u64)>, runs_made: RunsMade) -> Self {
+    /// A confirmation that is still to come, of which earlier searches made `runs_made`.
+    pub(super) fn new(trained: Option<TrainedRows>, runs_made: RunsMade) -> Self {
         Self {
-            pass,
+            trained,
             trials_are_over: false,
             is_done: false,
             runs_made,
@@ -77,9 +77,9 @@ impl Confirmation {
         }
     }
 
-    /// Rows and tokens of one pass through the data, where they are known.
-    pub(super) fn pass(&self) -> Option<(u64, u64)> {
-        self.pass
+    /// Rows that a training goes over, where they are known.
+    pub(super) fn trained(&self) -> Option<TrainedRows> {
+        self.trained
     }
 
     /// Whether no further trial comes.

@@ -103,7 +103,7 @@ impl<'a> Tuner<'a> {
             disturbed,
             queue,
             clock,
-            confirmation: Confirmation::new(overview.trained_rows.zip(overview.trained_tokens), runs_made),
+            confirmation: Confirmation::new(overview.trained, runs_made),
             pruner,
             rivals,
             requests: Requests::begin(parts.store, parts.id).await?,

@@ -19,10 +19,12 @@ use crate::cli::CliError;
 use crate::cli::data::model_family::ModelFamily;
 use crate::cli::terminal::output::write_exact;
 use crate::tools::Tool;
-use crate::tools::export::{DEEPSPEED_FILE, ExportInput, Known, RenderError, Rendered, TrainedRows, Warning};
+use crate::tools::export::{DEEPSPEED_FILE, ExportInput, Known, RenderError, Rendered, Warning};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::stack::deepspeed_refuses;
-use peft_tune_core::recipe::{DataSettings, Recipe, TargetModules, TargetPreset, TrainerKind, TrainingLength};
+use peft_tune_core::recipe::{
+    DataSettings, Recipe, TargetModules, TargetPreset, TrainedRows, TrainerKind, TrainingLength,
+};
 use peft_tune_core::study::{Metrics, TrialNumber, TrialPlan};
 use peft_tune_engine::data::{BatchSource, PreparedData, evaluation_batches};
 use peft_tune_engine::hub::ModelFiles;

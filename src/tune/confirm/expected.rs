@@ -10,7 +10,7 @@ use crate::tune::confirmation::RunsMade;
 use crate::tune::cost_survey::measured_share;
 use crate::tune::schedule::Schedule;
 use peft_tune_core::objective::{LOSS, THROUGHPUT};
-use peft_tune_core::recipe::{EpochSteps, Recipe};
+use peft_tune_core::recipe::{EpochSteps, Recipe, TrainedRows};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::TrialNumber;
 
@@ -189,7 +189,7 @@ impl Schedule<'_> {
 
     fn lengths_at_end(&self, plan: &ConfirmPlan, trainings: u64) -> Option<Lengths> {
         let params = &self.trials.all().first()?.params;
-        Lengths::after(self.study, plan, params, trainings, self.confirmation.pass()?)
+        Lengths::after(self.study, plan, params, trainings, self.confirmation.trained()?)
     }
 
     /// Trainings that the study will have made: those of its budget, as far as the time lasts.
@@ -238,7 +238,7 @@ impl Schedule<'_> {
     /// Seconds of a profile phase of so many steps, at the best throughput so far.
     fn profile_s(&self, steps: u64) -> Option<f64> {
         let throughput = *self.trials.finished_trials().best().get(THROUGHPUT)?;
-        let (rows, tokens) = self.confirmation.pass()?;
+        let TrainedRows { rows, tokens } = self.confirmation.trained()?;
         let base: &Recipe = self.study.base.as_ref()?;
         let params = &self.trials.all().first()?.params;
         let made = recipe_for(self.study, params).ok();

@@ -17,13 +17,13 @@ impl Schedule<'_> {
             return Confirmations::new();
         };
         let mut said = longer.confirmed(None);
-        let Some((_, epoch_tokens)) = self.confirmation.pass().filter(|_| self.study.finds_length) else {
+        let Some(trained) = self.confirmation.trained().filter(|_| self.study.finds_length) else {
             return said;
         };
         let mut found = None;
         for _ in 0..ROUNDS {
             let recommended = recommended_with(&finalists, &said);
-            let next = recommended.and_then(|number| longer.found_length(number, epoch_tokens as f64));
+            let next = recommended.and_then(|number| longer.found_length(number, trained.tokens as f64));
             if next == found {
                 break;
             }

@@ -95,7 +95,7 @@ impl Schedule<'_> {
             study,
             plan,
             self.trials.all(),
-            self.confirmation.pass().filter(|_| trains)?,
+            self.confirmation.trained().filter(|_| trains)?,
         )
     }
 
