@@ -9,7 +9,7 @@ use super::basis::{basis, loss_rows_text};
 use super::number::{metric_heading, metric_value, param_value};
 use super::table::{Align, TextTable, printable};
 use peft_tune_core::objective::{Objective, TARGET_SHORTFALL, THROUGHPUT, measured_of};
-use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, TrialNumber, disturbed, in_peace, neighbours};
+use peft_tune_core::study::{Confirmations, Metrics, ParamValue, Params, TrialNumber, disturbed, in_peace, neighbours};
 
 /// A trial of the front.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -24,7 +24,7 @@ pub struct FrontRow {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrontNotes<'a> {
     pub recommended: Option<TrialNumber>,
-    pub confirmed: &'a BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>,
+    pub confirmed: &'a Confirmations,
     pub predicted: &'a BTreeMap<TrialNumber, BTreeMap<String, f64>>,
     /// Trials that took their loss over, with the training that measured it.
     pub variants: &'a BTreeMap<TrialNumber, TrialNumber>,

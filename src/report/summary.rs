@@ -16,7 +16,7 @@ use crate::shell::command_line;
 use crate::space::Target;
 use crate::store::{KernelsOfTrials, SpentTime};
 use peft_tune_core::objective::{Direction, Objective};
-use peft_tune_core::study::{Confirmed, Trial, TrialNumber};
+use peft_tune_core::study::{Confirmations, Trial, TrialNumber};
 
 /// What a summary is made from.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,7 @@ pub struct Summary {
     pub front: Vec<FrontRow>,
     pub recommendation: Option<Recommendation>,
     /// What repeats say, by trial and metric; the values of every other trial were measured once.
-    pub confirmed: BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>,
+    pub confirmed: Confirmations,
     /// Trials of the front that took their loss over, each with the training that measured it.
     pub variants: BTreeMap<TrialNumber, TrialNumber>,
     /// What the recommended trial wins against the baseline, in words.
@@ -192,7 +192,7 @@ impl Summary {
 
     /// The summary with what repeats say.
     #[must_use]
-    pub fn with_confirmed(mut self, confirmed: BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>) -> Self {
+    pub fn with_confirmed(mut self, confirmed: Confirmations) -> Self {
         self.confirmed = confirmed;
         self
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use peft_tune_core::objective::OF_LEARNING;
 use peft_tune_core::space::Widening;
-use peft_tune_core::study::{Confirmed, Metrics, Trial, TrialNumber, interval_of};
+use peft_tune_core::study::{Confirmations, Confirmed, Metrics, Trial, TrialNumber, interval_of};
 use peft_tune_search::{Insight, NEAR_BEST_LOSS, Problem, Proposal};
 
 /// How far the loss of a setting that was trained once is taken to stray, as a share of it: what the default recommendation
@@ -21,7 +21,7 @@ pub struct AnswersInput<'a> {
     /// Trials that took their loss over, each with the training that measured it.
     pub variants: &'a BTreeMap<TrialNumber, TrialNumber>,
     /// What repeats say.
-    pub confirmed: &'a BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>,
+    pub confirmed: &'a Confirmations,
     pub recommended: Option<TrialNumber>,
     /// Wall-clock seconds of finished trials.
     pub wall_s: &'a BTreeMap<TrialNumber, f64>,

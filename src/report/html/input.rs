@@ -1,12 +1,10 @@
 //! What a page is made from: plain values that the caller read from the database.
 
-use std::collections::BTreeMap;
-
 use crate::report::answers::Answers;
 use crate::report::{Gain, Recommendation};
 use crate::space::Target;
 use peft_tune_core::objective::{Constraint, Objective};
-use peft_tune_core::study::{Confirmed, Phase, Trial, TrialNumber};
+use peft_tune_core::study::{Confirmations, Phase, Trial, TrialNumber};
 
 /// Everything that a page may show. What is not known is left empty, and its part of the page does not appear.
 #[derive(Clone, Debug, Default)]
@@ -47,7 +45,7 @@ pub struct PageInput {
     /// The trial that others are compared with.
     pub baseline: Option<TrialNumber>,
     /// What repeats say, by trial and metric.
-    pub confirmed: BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>,
+    pub confirmed: Confirmations,
     /// Complete recipe of the recommended trial, as YAML.
     pub recipe: Option<String>,
     /// What people ask of the search; `None` where nobody asked.

@@ -26,5 +26,5 @@ pub use lost_attempts::LostAttempt;
 pub use measurements::Measurements;
 pub use precision_decisions::PrecisionRecord;
 pub use predictions::PredictionRecord;
-pub use repeats::{Confirmations, LONGER_DIVERGED_STEP};
+pub use repeats::LONGER_DIVERGED_STEP;
 pub use trial_details::{PhaseSteps, TrialDetail};

@@ -5,14 +5,11 @@ use std::collections::BTreeMap;
 use super::trials::TrialId;
 use crate::store::row::{finite, to_i64, to_u64};
 use crate::store::{Store, StoreError, StudyId};
-use peft_tune_core::study::{Confirmed, Metrics, TrialNumber};
+use peft_tune_core::study::{Confirmations, Confirmed, Metrics, TrialNumber};
 
 /// Name of the metric that says at which step a longer training diverged: the loss of that repeat stands for one that
 /// it never had.
 pub const LONGER_DIVERGED_STEP: &str = "longer_diverged_step";
-
-/// Confirmed values of a study's trials, by trial and metric.
-pub type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
 
 /// Repeats of trials, and the confirmations that they give together.
 #[derive(Clone, Copy, Debug)]

@@ -3,10 +3,11 @@
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
 
-use super::Confirmations;
 use peft_tune_core::objective::{LOSS, MEASURED_STEPS, Objective, PEAK_MEMORY, THROUGHPUT, is_of_target};
 use peft_tune_core::space::ConfirmPlan;
-use peft_tune_core::study::{Confirmed, Trial, TrialNumber, TrialState, disturbed, interval_of, with_confirmed};
+use peft_tune_core::study::{
+    Confirmations, Confirmed, Trial, TrialNumber, TrialState, disturbed, interval_of, with_confirmed,
+};
 use peft_tune_search::{Preference, Problem, at_full_length, evaluated, recommend};
 
 /// Relative noise of a metric that does not say its own.

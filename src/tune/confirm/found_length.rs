@@ -2,9 +2,9 @@
 //! setting say of it, and which setting is recommended at that length.
 
 use super::finalists::Finalists;
-use super::{Confirmations, Repeated};
+use super::repeated::Repeated;
 use crate::tune::schedule::Schedule;
-use peft_tune_core::study::TrialNumber;
+use peft_tune_core::study::{Confirmations, TrialNumber};
 
 /// Rounds in which the setting that is recommended at a length may change the length.
 const ROUNDS: usize = 4;

@@ -1,6 +1,6 @@
 //! Lengths of longer trainings: how many of them there are, and of how many tokens each, as far as the tokens and the time last.
 
-use super::by_training;
+use super::trainings::by_training;
 use crate::space::{Study, recipe_for};
 use peft_tune_core::recipe::{EpochSteps, Recipe, TrainedRows, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;

@@ -17,7 +17,7 @@ pub use causes::with_causes;
 pub use disturbance::{
     DISTURBED, NEIGHBOURS, THROUGHPUT_INTERVAL, disturbed, in_peace, interval_of, mark_disturbed, neighbours,
 };
-pub use fidelity::{Confirmed, Curve, RunSpread, Stop, student_95, with_confirmed};
+pub use fidelity::{Confirmations, Confirmed, Curve, RunSpread, Stop, student_95, with_confirmed};
 pub use launcher::{KubernetesLauncher, KubernetesVolume, LauncherSettings, SlurmLauncher, SshLauncher};
 pub use metrics::Metrics;
 pub use plan::{AccuracyPlan, MeasurePlan, TrainPlan, TrialPlan};
