@@ -59,7 +59,7 @@ pub use baseline::{Width, baseline};
 pub use confirm::Repeat;
 pub use confirmation::LackOfTime;
 pub use cost_model::CostModel;
-pub use cost_survey::{CostSurvey, Expected};
+pub use cost_survey::{CostSurvey, SurveyedSetting};
 pub use ending::Ending;
 pub use error::TuneError;
 pub use fail_alike::reopen_failed_study;
