@@ -87,9 +87,14 @@ impl Confirmation {
         self.trials_are_over
     }
 
-    /// Notes that trials are over, or go on.
-    pub(super) fn end_trials(&mut self, are_over: bool) {
-        self.trials_are_over = are_over;
+    /// Notes that no further trial comes.
+    pub(super) fn end_trials(&mut self) {
+        self.trials_are_over = true;
+    }
+
+    /// Notes that trials go on.
+    pub(super) fn resume_trials(&mut self) {
+        self.trials_are_over = false;
     }
 
     /// Whether this search has confirmed a recommendation, as far as there was time.
@@ -153,12 +158,12 @@ mod tests {
     #[test]
     fn a_search_that_was_confirmed_may_go_on_with_trials() {
         let mut confirmation = Confirmation::new(None, RunsMade::default());
-        confirmation.end_trials(true);
+        confirmation.end_trials();
         confirmation.finish(Some(LackOfTime {
             longest: None,
             planned: 7,
         }));
-        confirmation.end_trials(false);
+        confirmation.resume_trials();
         assert!(confirmation.is_done() && !confirmation.trials_are_over());
         assert_eq!(confirmation.lack_of_time().map(|lack| lack.planned), Some(7));
     }

@@ -180,10 +180,12 @@ impl<'a> Tuner<'a> {
             return false;
         }
         self.clock.go_on();
-        self.confirmation.end_trials(false);
+        self.confirmation.resume_trials();
         let schedule = self.schedule();
         let goes_on = schedule.has_time_for_training() && schedule.budget_ending().is_none();
-        self.confirmation.end_trials(!goes_on);
+        if !goes_on {
+            self.confirmation.end_trials();
+        }
         goes_on
     }
 

@@ -22,7 +22,7 @@ impl Tuner<'_> {
         let Some(plan) = self.parts.study.confirm else {
             return Ok(());
         };
-        self.confirmation.end_trials(true);
+        self.confirmation.end_trials();
         let store = self.parts.store;
         let mut repeated = Repeated {
             runs: store.repeats().of(self.parts.id).await?,
