@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use super::TrialEvent;
 use super::interruption::{Interruption, failure};
-use super::loaded::Fp32Key;
 use super::scorer::ScorerError;
 use super::scoring::{ScoringError, score};
 use super::trial::{Run, TrialRun};
+use super::trial_inputs::Fp32Key;
 use peft_tune_core::objective::{
     LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
 };

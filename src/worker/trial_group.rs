@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use super::control::Control;
 use super::fault::Fault;
 use super::interruption::{Interruption, failure, state_of};
-use super::loaded::{Fp32Key, Loaded};
 use super::rival::{BesideRival, ToldEvaluation};
 use super::trial::{Training, TrialRun, kernels_of};
+use super::trial_inputs::{Fp32Key, TrialInputs};
 use super::{Task, TrialEvent, TrialRequest};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialPlan};
@@ -58,7 +58,7 @@ pub(super) struct WorkerContext<'a> {
 /// A trial of the group, but for its training.
 pub(super) struct Joined {
     pub(super) request: TrialRequest,
-    pub(super) loaded: Loaded,
+    pub(super) loaded: TrialInputs,
     pub(super) started: Instant,
     /// Time that others had.
     pub(super) waited: Cell<Duration>,
@@ -166,12 +166,7 @@ impl TrialGroup {
     /// Sets the bytes up to which the process may allocate: what a trial may, beside what was there before the first.
     pub(super) fn set_limit(&self) {
         if let Some(Member { joined, .. }) = self.members.first() {
-            let beside = joined.loaded.beside_bytes;
-            let limit = joined.request.memory_limit_bytes;
-            joined
-                .loaded
-                .memory
-                .set_limit(limit.map(|limit| limit.saturating_add(beside)));
+            joined.loaded.memory.set_limit(joined.request.memory_limit_bytes);
         }
     }
 

@@ -101,7 +101,7 @@ impl TrialRun<'_> {
     fn peak(&self) -> Peak {
         let memory = &self.loaded.memory;
         [
-            memory.peak_bytes().saturating_sub(self.loaded.beside_bytes) as f64,
+            memory.peak_bytes() as f64,
             memory.peak_reserved_bytes().unwrap_or(0) as f64,
         ]
     }
