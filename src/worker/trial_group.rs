@@ -90,17 +90,17 @@ impl Joined {
     }
 
     /// Ends the trial and tells how it ended.
-    fn end(
-        &self,
-        (training, end): (Training, Option<Interruption>),
-        (mut metrics, beside): (Metrics, usize),
-        around: &WorkerContext<'_>,
-        emit: &mut dyn FnMut(TrialEvent),
-    ) {
+    fn end(&self, ended: EndedTraining, around: &WorkerContext<'_>, emit: &mut dyn FnMut(TrialEvent)) {
+        let EndedTraining {
+            training,
+            interruption,
+            mut metrics,
+            beside,
+        } = ended;
         let number = self.request.number;
         let mut emit = with_faults(&self.request, around.fault, emit);
         let trial = self.run(around);
-        let outcome = match (end, &self.parts().1.train) {
+        let outcome = match (interruption, &self.parts().1.train) {
             (Some(interruption), _) => Err(trial.with_memory(interruption)),
             (None, Some(plan)) => trial.end_training(training, plan, &mut emit, &mut metrics),
             (None, None) => Ok(()),
@@ -113,6 +113,16 @@ impl Joined {
         emit(TrialEvent::Ended { number, state, wall_s });
         tracing::debug!(trial = number.0, beside, "a trial of a group ended");
     }
+}
+
+/// A training of the group that is over.
+struct EndedTraining {
+    training: Training,
+    /// Reason why it did not complete.
+    interruption: Option<Interruption>,
+    metrics: Metrics,
+    /// Most trainings beside it.
+    beside: usize,
 }
 
 /// A trial whose training is under way.
@@ -351,7 +361,13 @@ impl TrialGroup {
                 beside,
             } = self.members.remove(index);
             let joined = self.ending.insert(joined);
-            joined.end((training, end), (metrics, beside), around, emit);
+            let ended = EndedTraining {
+                training,
+                interruption: end,
+                metrics,
+                beside,
+            };
+            joined.end(ended, around, emit);
             self.ending = None;
         }
     }
