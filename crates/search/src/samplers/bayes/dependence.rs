@@ -70,8 +70,8 @@ impl Insight {
             }
         };
         let tells = apart.is_some_and(|apart| {
-            let ends = (places[apart.low], places[apart.high]);
-            let told = || tells_apart(self.encoding.axes(), &surrogate.points, index, ends);
+            let (low, high) = (places[apart.low], places[apart.high]);
+            let told = || tells_apart(self.encoding.axes(), &surrogate.points, index, low, high);
             apart.difference > QUANTILE * apart.deviation && (surrogate.output.is_shifted() || told())
         });
         Dependence {

@@ -84,9 +84,9 @@ impl<'a> MetricData<'a> {
     }
 }
 
-/// A complete trial with all objectives.
+/// The point of a complete trial, with all objectives.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct EvaluatedPoint {
     pub(super) point: Point,
     pub(super) values: Vec<f64>,
     pub(super) feasible: bool,
@@ -98,7 +98,7 @@ pub(super) struct Observations<'a> {
     pub(super) modelled: Vec<Modelled>,
     /// Data of the modelled metrics, one for each.
     pub(super) data: Vec<MetricData<'a>>,
-    pub(super) seen: Vec<Seen>,
+    pub(super) evaluated: Vec<EvaluatedPoint>,
     /// Finished settings, and whether they failed for a reason other than memory.
     pub(super) outcomes: Vec<(Point, bool)>,
     /// Settings that ran out of memory or were predicted to.
@@ -121,7 +121,7 @@ impl<'a> Observations<'a> {
         let complete = evaluated(problem, history);
         let mut observations = Self {
             data: vec![MetricData::default(); modelled.len()],
-            seen: Vec::new(),
+            evaluated: Vec::new(),
             outcomes: Vec::new(),
             ran_out: Vec::new(),
             pending: Vec::new(),
@@ -147,7 +147,7 @@ impl<'a> Observations<'a> {
             TrialState::Complete { metrics } => {
                 self.take_metrics(trial, point, metrics, u64::MAX);
                 if let Some(values) = objective_values(problem, metrics) {
-                    self.seen.push(Seen {
+                    self.evaluated.push(EvaluatedPoint {
                         point: point.clone(),
                         values,
                         feasible: violation(&problem.constraints, metrics) == 0.0,
@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(loss.values, [2.0]);
         assert_eq!(loss.bounds.iter().map(|bound| bound.2).collect::<Vec<_>>(), [2.5, 2.0]);
         assert_eq!(observations.pending.len(), 1);
-        assert_eq!(observations.seen.len(), 1);
+        assert_eq!(observations.evaluated.len(), 1);
         let failed: Vec<bool> = observations.outcomes.iter().map(|outcome| outcome.1).collect();
         assert_eq!(failed, [false, false, true, true]);
     }
@@ -413,7 +413,7 @@ mod tests {
         );
         // What is left is the diverged trial's.
         assert_eq!(loss.bounds.len(), 1);
-        assert_eq!(observations.seen.len(), 1, "the front is that of whole trials");
+        assert_eq!(observations.evaluated.len(), 1, "the front is that of whole trials");
     }
 
     #[test]

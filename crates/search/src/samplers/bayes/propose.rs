@@ -75,7 +75,7 @@ impl Bayes {
             tried,
             only: None,
             near: None,
-            good: good_points(&observations.seen),
+            good: good_points(&observations.evaluated),
             conditioned: history.len(),
         };
         let owed = compare_fairly(&mut search, problem, &observations, &points);

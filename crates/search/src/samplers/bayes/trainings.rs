@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 use super::candidates::Candidates;
 use super::ehvi::{difference, log_sum};
 use super::marginal::{LogShare, Marginal, NOTHING};
-use super::observations::{Observations, Seen};
+use super::observations::{EvaluatedPoint, Observations};
 use super::surrogates::{LIKELY, Surrogates};
 use crate::encode::{Point, key};
 use crate::hypervolume::hypervolume;
@@ -79,7 +79,7 @@ impl<'a> Trainings<'a> {
         observations: &Observations<'_>,
         candidates: &'a Candidates<'a>,
         prior: &'a dyn Prior,
-        counted: &[Seen],
+        counted: &[EvaluatedPoint],
     ) -> Option<Self> {
         let loss = problem
             .objectives
@@ -295,7 +295,7 @@ fn alike(
     speed: &str,
     loss: usize,
 ) -> Vec<(usize, Vec<(f64, f64)>)> {
-    let feasible = observations.seen.iter().filter(|seen| seen.feasible);
+    let feasible = observations.evaluated.iter().filter(|seen| seen.feasible);
     let Some(best) = feasible.min_by(|a, b| a.values[loss].total_cmp(&b.values[loss])) else {
         return Vec::new();
     };
@@ -330,10 +330,10 @@ fn alike(
 fn is_better(observations: &Observations<'_>, (index, one, other): (usize, f64, f64), loss: usize) -> bool {
     let used = &observations.modelled[loss].used;
     let of = |level: f64| {
-        let feasible = observations.seen.iter().filter(|seen| seen.feasible);
+        let feasible = observations.evaluated.iter().filter(|seen| seen.feasible);
         feasible.filter(move |seen| seen.point[index] == level)
     };
-    let is_pair = |a: &Seen, b: &Seen| {
+    let is_pair = |a: &EvaluatedPoint, b: &EvaluatedPoint| {
         let mut others = used.iter().filter(|place| **place != index);
         others.all(|place| (a.point[*place] - b.point[*place]).abs() <= ALIKE)
     };
