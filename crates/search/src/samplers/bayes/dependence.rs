@@ -6,7 +6,8 @@ use super::candidates::Candidates;
 use super::confounding::tells_apart;
 use super::contrast::{Contrasts, contrasts};
 use super::effect::{Dependence, Effect, EffectPoint};
-use super::insight::{Insight, QUANTILE, Surrogate};
+use super::insight::{Insight, Surrogate};
+use super::proposal::QUANTILE;
 use peft_tune_core::study::{ParamValue, Params};
 
 /// Most places of one parameter: they are all of its values, or else evenly spaced in its scale.
