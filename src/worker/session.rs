@@ -153,17 +153,13 @@ impl Session {
         self.limit.set(None);
         let outcome = match outcome {
             Ok(Ok(Some((loaded, training)))) => {
-                return Ok(Some(Member {
-                    joined: Joined {
-                        request,
-                        loaded,
-                        started,
-                        waited,
-                    },
-                    training,
-                    metrics,
-                    beside: 0,
-                }));
+                let joined = Joined {
+                    request,
+                    loaded,
+                    started,
+                    waited,
+                };
+                return Ok(Some(Member::new(joined, training, metrics)));
             }
             Ok(Ok(None)) => Ok(()),
             Ok(Err(Interruption::DeviceLost { message, .. })) => return Err(std::io::Error::other(message)),

@@ -127,11 +127,23 @@ struct EndedTraining {
 
 /// A trial whose training is under way.
 pub(super) struct Member {
-    pub(super) joined: Joined,
-    pub(super) training: Training,
-    pub(super) metrics: Metrics,
+    joined: Joined,
+    training: Training,
+    metrics: Metrics,
     /// Most trainings beside this one so far.
-    pub(super) beside: usize,
+    beside: usize,
+}
+
+impl Member {
+    /// A trial that joins a group, with the metrics of its profile phase.
+    pub(super) fn new(joined: Joined, training: Training, metrics: Metrics) -> Self {
+        Self {
+            joined,
+            training,
+            metrics,
+            beside: 0,
+        }
+    }
 }
 
 /// Trainings under way over one base model.
@@ -143,6 +155,9 @@ pub(super) struct TrialGroup {
     /// Passes of the members; made again after a member joins or leaves.
     passes: Option<Together>,
 }
+
+/// Evaluation of a member, where it was due.
+type DueEvaluation = Option<Result<ToldEvaluation, Interruption>>;
 
 /// Failure of a step of all members.
 pub(super) enum BrokenStep {
@@ -292,10 +307,34 @@ impl TrialGroup {
             member.joined.run(around).evaluates(&mut emit);
         }
         let began = Instant::now();
+        let told = self.evaluate_due(&due, around)?;
+        let took = began.elapsed();
+        for (index, (member, told)) in self.members.iter_mut().zip(told).enumerate() {
+            member.joined.wait(match due[index] {
+                true => took.mul_f64(1.0 - 1.0 / count as f64),
+                false => took,
+            });
+            let Some(told) = told else { continue };
+            let Member {
+                joined,
+                training,
+                metrics,
+                ..
+            } = member;
+            let mut emit = with_faults(&joined.request, around.fault, emit);
+            let trial = joined.run(around);
+            let kept = told.and_then(|told| trial.evaluated(told, training, &mut emit, metrics));
+            ends[index] = kept.err();
+        }
+        Ok(())
+    }
+
+    /// Evaluates the members that are due in the same passes, each beside its rival; nothing of the others.
+    fn evaluate_due(&mut self, due: &[bool], around: &WorkerContext<'_>) -> Result<Vec<DueEvaluation>, BrokenStep> {
         let trainers = self.members.iter().map(|member| &member.training.run.trainer);
         let passes = Together::kept(&mut self.passes, trainers).map_err(broken)?;
         let trainers: Vec<&Trainer> = self.members.iter().map(|member| &member.training.run.trainer).collect();
-        let held_out = self.members.iter().zip(&due);
+        let held_out = self.members.iter().zip(due);
         let held_out: Vec<Option<&[MicroBatch]>> = held_out
             .map(|(member, due)| due.then_some(member.training.held_out.as_slice()))
             .collect();
@@ -315,34 +354,18 @@ impl TrialGroup {
         let found = passes
             .evaluate_rows(&trainers, &held_out, &mut watches)
             .map_err(broken)?;
-        let took = began.elapsed();
-        let found = found.into_iter().zip(beside);
-        for (index, (member, (found, beside))) in self.members.iter_mut().zip(found).enumerate() {
-            member.joined.wait(match due[index] {
-                true => took.mul_f64(1.0 - 1.0 / count as f64),
-                false => took,
-            });
-            let Some(found) = found else { continue };
-            let Member {
-                joined,
-                training,
-                metrics,
-                ..
-            } = member;
-            let mut emit = with_faults(&joined.request, around.fault, emit);
-            let trial = joined.run(around);
-            let found = found.map_err(|error| failure(error, Phase::Evaluate));
-            let told = found.and_then(|mut found| {
+        let count = due.iter().filter(|due| **due).count();
+        let told = found.into_iter().zip(beside).map(|(found, beside)| {
+            let found = found?.map_err(|error| failure(error, Phase::Evaluate));
+            Some(found.map(|mut found| {
                 found.evaluation.seconds /= count as f64;
-                let told = match beside {
+                match beside {
                     Some(beside) => beside.told(found),
                     None => ToldEvaluation::whole(found.evaluation),
-                };
-                trial.evaluated(told, training, &mut emit, metrics)
-            });
-            ends[index] = told.err();
-        }
-        Ok(())
+                }
+            }))
+        });
+        Ok(told.collect())
     }
 
     /// Tells the ends of members that have ended, and lets them go.
