@@ -6,7 +6,7 @@ use sqlx::SqliteConnection;
 
 use super::definitions;
 use crate::space::BackendKind;
-use crate::store::file::lock::{Attempt, StudyLock, has_no_locks, is_held, lock_path};
+use crate::store::file::lock::{LockAttempt, StudyLock, has_no_locks, is_held, lock_path};
 use crate::store::row::to_u64;
 use crate::store::{FINDS_LENGTH, Store, StoreError, StudyOverview, StudyRecord};
 use peft_tune_core::recipe::TrainedRows;
@@ -109,8 +109,8 @@ impl Studies<'_> {
     fn lock(self, id: StudyId, name: &str) -> Result<StudyLock, StoreError> {
         let path = lock_path(&self.store.path, id.0);
         match StudyLock::try_at(&path) {
-            Ok(Attempt::Locked(lock)) => Ok(lock),
-            Ok(Attempt::HeldBy(process)) => Err(StoreError::StudyRunning {
+            Ok(LockAttempt::Locked(lock)) => Ok(lock),
+            Ok(LockAttempt::HeldBy(process)) => Err(StoreError::StudyRunning {
                 study: name.to_owned(),
                 process,
             }),
