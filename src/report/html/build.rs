@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::costs::{memory, phases};
 use super::growth::growth;
-use super::input::{PageInput, TrialCurves};
+use super::input::{MeasuredCurve, PageInput, TrialCurves};
 use super::outcome::outcome;
 use super::rounded::{rounded, rounded_to, shown};
 use super::thin::thinned;
@@ -29,7 +29,12 @@ impl StudyView {
         let names: BTreeSet<&String> = input.trials.iter().flat_map(|trial| trial.params.keys()).collect();
         let metrics = metric_names(input);
         let counts = Counts::of(&input.trials).with_variants(&input.trials, &variants(input));
-        let growth = growth(&input.objectives, &input.constraints, &input.trials, &input.timings);
+        let growth = growth(
+            &input.objectives,
+            &input.constraints,
+            &input.trials,
+            &input.trial_wall_s,
+        );
         Self {
             study: head(input),
             objectives: input
@@ -128,11 +133,6 @@ fn axis(name: &str, trials: &[Trial]) -> AxisView {
 
 fn trials(input: &PageInput, names: &BTreeSet<&String>, metrics: &[String]) -> Vec<TrialView> {
     let front: BTreeSet<TrialNumber> = input.front.iter().copied().collect();
-    let wall: HashMap<u64, f64> = input
-        .timings
-        .iter()
-        .map(|timing| (timing.number, timing.wall_s))
-        .collect();
     let mut inherited: HashMap<u64, Vec<(String, u64)>> = HashMap::new();
     for (trial, part, source) in &input.inherited {
         inherited.entry(trial.0).or_default().push((part.clone(), source.0));
@@ -159,7 +159,7 @@ fn trials(input: &PageInput, names: &BTreeSet<&String>, metrics: &[String]) -> V
             intervals: intervals(input, trial.number, metrics),
             front: front.contains(&trial.number),
             feasible: matches!(trial.state, TrialState::Complete { .. }) && input.constraints.iter().all(holds),
-            wall_s: wall.get(&trial.number.0).copied().map_or(0.0, rounded),
+            wall_s: input.trial_wall_s.get(&trial.number).copied().map_or(0.0, rounded),
             inherited: inherited.remove(&trial.number.0).unwrap_or_default(),
         }
     };
@@ -193,7 +193,7 @@ fn curves(trial_curves: &[TrialCurves]) -> Vec<CurveView> {
         .filter(|(_, curve)| !curve.points.is_empty())
         .collect();
     let most = (CURVE_POINTS / whole.len().max(1)).clamp(*POINTS_A_CURVE.start(), *POINTS_A_CURVE.end());
-    let thin = |(trial, curve): &(u64, &super::input::Measured)| CurveView {
+    let thin = |(trial, curve): &(u64, &MeasuredCurve)| CurveView {
         trial: *trial,
         name: curve.name.clone(),
         over: curve.over,
@@ -265,7 +265,7 @@ fn recommendation(input: &PageInput) -> Option<RecommendationView> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::html::{Measured, MemoryParts, PhaseTimes, Prediction, Timing};
+    use crate::report::html::{MemoryParts, PhaseTimes, Prediction};
     use peft_tune_core::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
     use peft_tune_core::study::{FailReason, Params, Phase};
 
@@ -313,15 +313,11 @@ mod tests {
                 ),
                 trial(2, 8, pruned),
             ],
-            timings: vec![Timing {
-                number: 0,
-                ended_at: "2026".into(),
-                wall_s: 3.0,
-            }],
+            trial_wall_s: [(TrialNumber(0), 3.0)].into(),
             front: vec![TrialNumber(0)],
             trial_curves: vec![TrialCurves {
                 number: 2,
-                curves: vec![Measured {
+                curves: vec![MeasuredCurve {
                     name: "training loss".into(),
                     over: "tokens",
                     points: vec![(1.0, 3.0), (2.0, f64::NAN), (3.0, 2.0)],

@@ -29,7 +29,8 @@ pub struct PageInput {
     pub constraints: Vec<Constraint>,
     /// Trials in order of number.
     pub trials: Vec<Trial>,
-    pub timings: Vec<Timing>,
+    /// Wall-clock seconds of each finished trial.
+    pub trial_wall_s: BTreeMap<TrialNumber, f64>,
     /// Numbers of the trials on the Pareto front.
     pub front: Vec<TrialNumber>,
     /// What trials inherited: trial, part (`cost` or `loss`), source.
@@ -95,29 +96,19 @@ pub struct ImportanceShare {
     pub total: f64,
 }
 
-/// Times of a trial.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Timing {
-    pub number: u64,
-    /// UTC, ISO 8601; empty where it has not ended.
-    pub ended_at: String,
-    /// Wall-clock seconds.
-    pub wall_s: f64,
-}
-
 /// What happened inside a trial.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrialCurves {
     pub number: u64,
     /// Curves by what they show.
-    pub curves: Vec<Measured>,
+    pub curves: Vec<MeasuredCurve>,
     /// Seconds by phase.
     pub phases: Vec<PhaseTimes>,
 }
 
 /// A number that was measured again and again as training continued.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
+pub struct MeasuredCurve {
     /// `training loss`, `held-out loss`, or a metric that the trial reported.
     pub name: String,
     /// Horizontal axis: `tokens` or `steps`.
