@@ -14,7 +14,7 @@ use super::table::printable;
 use super::target::{target_note, target_text};
 use crate::shell::command_line;
 use crate::space::Target;
-use crate::store::{KernelsOfTrials, SpentTime};
+use crate::store::{KernelsOfTrials, SpentTime, Variants};
 use peft_tune_core::objective::{Direction, Objective};
 use peft_tune_core::study::{Confirmations, Trial, TrialNumber};
 
@@ -53,7 +53,7 @@ pub struct Summary {
     /// What repeats say, by trial and metric; the values of every other trial were measured once.
     pub confirmed: Confirmations,
     /// Trials of the front that took their loss over, each with the training that measured it.
-    pub variants: BTreeMap<TrialNumber, TrialNumber>,
+    pub variants: Variants,
     /// What the recommended trial wins against the baseline, in words.
     pub against_baseline: Option<String>,
     /// What was predicted before a trial ran, by trial and metric.
@@ -182,7 +182,7 @@ impl Summary {
 
     /// The summary that tells variants from trainings.
     #[must_use]
-    pub fn with_variants(mut self, trials: &[Trial], variants: BTreeMap<TrialNumber, TrialNumber>) -> Self {
+    pub fn with_variants(mut self, trials: &[Trial], variants: Variants) -> Self {
         self.trials = self.trials.with_variants(trials, &variants);
         self.variants = variants;
         self.variants

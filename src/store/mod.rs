@@ -39,6 +39,6 @@ pub use study::{
 };
 pub use trackio::{TrackioFile, TrackioRow, TrackioRun};
 pub use trial::{
-    HeldOutRecord, KernelsOfTrials, LONGER_DIVERGED_STEP, LostAttempt, Measurements, PhaseSteps, PrecisionRecord,
-    PredictionRecord, TrialDetail, TrialKernels, TrialRun, TrialTimes, Variants,
+    HeldOutRecord, InheritedValue, KernelsOfTrials, LONGER_DIVERGED_STEP, LostAttempt, Measurements, PhaseSteps,
+    PrecisionRecord, PredictionRecord, TrialDetail, TrialKernels, TrialRun, TrialTimes, Variants,
 };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::store::Variants;
 use peft_tune_core::objective::OF_LEARNING;
 use peft_tune_core::space::Widening;
 use peft_tune_core::study::{Confirmations, Confirmed, Metrics, Trial, TrialNumber, interval_of};
@@ -19,7 +20,7 @@ pub struct AnswersInput<'a> {
     /// Trials as they count, in order of number.
     pub trials: &'a [Trial],
     /// Trials that took their loss over, each with the training that measured it.
-    pub variants: &'a BTreeMap<TrialNumber, TrialNumber>,
+    pub variants: &'a Variants,
     /// What repeats say.
     pub confirmed: &'a Confirmations,
     pub recommended: Option<TrialNumber>,

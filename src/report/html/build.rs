@@ -15,6 +15,7 @@ use super::view::{
 use crate::report::answers::{Answer, answers_text};
 use crate::report::charts::answer_picture;
 use crate::report::{Counts, loss_rows_text, metric_heading, metric_value, target_note};
+use crate::store::InheritedValue;
 use peft_tune_core::objective::{Bound, Constraint, Direction};
 use peft_tune_core::study::{Metrics, ParamValue, Trial, TrialNumber, TrialState};
 
@@ -28,7 +29,8 @@ impl StudyView {
     pub fn new(input: &PageInput) -> Self {
         let names: BTreeSet<&String> = input.trials.iter().flat_map(|trial| trial.params.keys()).collect();
         let metrics = metric_names(input);
-        let counts = Counts::of(&input.trials).with_variants(&input.trials, &variants(input));
+        let counts =
+            Counts::of(&input.trials).with_variants(&input.trials, &InheritedValue::variants(&input.inherited));
         let growth = growth(
             &input.objectives,
             &input.constraints,
@@ -134,11 +136,12 @@ fn axis(name: &str, trials: &[Trial]) -> AxisView {
 fn trials(input: &PageInput, names: &BTreeSet<&String>, metrics: &[String]) -> Vec<TrialView> {
     let front: BTreeSet<TrialNumber> = input.front.iter().copied().collect();
     let mut inherited: HashMap<u64, Vec<(String, u64)>> = HashMap::new();
-    for (trial, part, source) in &input.inherited {
-        inherited.entry(trial.0).or_default().push((part.clone(), source.0));
+    for value in &input.inherited {
+        let of_trial = inherited.entry(value.trial.0).or_default();
+        of_trial.push((value.part.clone(), value.source.0));
     }
     let none = Metrics::default();
-    let variants = variants(input);
+    let variants = InheritedValue::variants(&input.inherited);
     let view = |trial: &Trial| {
         let measured = trial.state.metrics().unwrap_or(&none);
         let holds = |one: &Constraint| measured.value(&one.metric).is_some_and(|value| one.holds(value));
@@ -178,12 +181,6 @@ fn intervals(input: &PageInput, number: TrialNumber, metrics: &[String]) -> Vec<
         Some((index, rounded(one.value - half), rounded(one.value + half)))
     };
     metrics.iter().enumerate().filter_map(interval).collect()
-}
-
-/// Trials that took their loss over, each with the training that measured it.
-fn variants(input: &PageInput) -> BTreeMap<TrialNumber, TrialNumber> {
-    let of_loss = input.inherited.iter().filter(|(_, part, _)| part == "loss");
-    of_loss.map(|(number, _, source)| (*number, *source)).collect()
 }
 
 fn curves(trial_curves: &[TrialCurves]) -> Vec<CurveView> {

@@ -3,6 +3,7 @@
 use crate::report::answers::Answers;
 use crate::report::{Gain, Recommendation};
 use crate::space::Target;
+use crate::store::InheritedValue;
 use peft_tune_core::objective::{Constraint, Objective};
 use peft_tune_core::study::{Confirmations, Phase, Trial, TrialNumber};
 
@@ -33,8 +34,8 @@ pub struct PageInput {
     pub trial_wall_s: BTreeMap<TrialNumber, f64>,
     /// Numbers of the trials on the Pareto front.
     pub front: Vec<TrialNumber>,
-    /// What trials inherited: trial, part (`cost` or `loss`), source.
-    pub inherited: Vec<(TrialNumber, String, TrialNumber)>,
+    /// What trials took over from others.
+    pub inherited: Vec<InheritedValue>,
     pub trial_curves: Vec<TrialCurves>,
     /// Peak memory by part, where more is known than what the base model takes.
     pub memory: Vec<MemoryParts>,

@@ -20,7 +20,7 @@ pub(super) mod trials;
 
 pub use held_out_losses::HeldOutRecord;
 pub use history::{TrialRun, TrialTimes};
-pub use inheritance::Variants;
+pub use inheritance::{InheritedValue, Variants};
 pub use kernel_forms::{KernelsOfTrials, TrialKernels};
 pub use lost_attempts::LostAttempt;
 pub use measurements::Measurements;
