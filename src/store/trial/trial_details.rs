@@ -102,13 +102,7 @@ impl TrialDetails<'_> {
             trial: counted.swap_remove(0),
             attempt: to_u64(row.attempt),
             phase: row.phase,
-            recipe: match &row.recipe {
-                Some(recipe) => Some(
-                    self.store
-                        .read_json(recipe, || format!("the recipe of trial {number}"))?,
-                ),
-                None => None,
-            },
+            recipe: self.store.history().read_recipe(row.recipe.as_deref(), number)?,
             started_at: row.started_at,
             ended_at: row.ended_at,
             wall_s: row.wall_s,
