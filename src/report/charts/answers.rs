@@ -85,6 +85,7 @@ fn neighbours(study: &str, neighbours: &[Neighbour]) -> Option<String> {
     Some(svg.finish())
 }
 
+/// The changes of one objective.
 fn neighbour_panel(svg: &mut Svg, rows: &[&Neighbour], metric: &str, (left, right): (f64, f64)) {
     let of = |row: &Neighbour| row.metrics.iter().find(|one| one.metric == metric).cloned();
     let known: Vec<(usize, NeighbourMetric)> = rows
@@ -163,7 +164,6 @@ fn worth(study: &str, effects: &[Effect]) -> Option<String> {
         svg.text(LEFT - 6.0, y + 4.0, Anchor::End, Weight::Plain, &short(parameter, NAME));
     }
     for (index, metric) in metrics.iter().enumerate() {
-        let (left, right) = panel(index, metrics.len());
         let of = |parameter: &&str| {
             effects
                 .iter()
@@ -174,12 +174,13 @@ fn worth(study: &str, effects: &[Effect]) -> Option<String> {
             .enumerate()
             .filter_map(|(row, parameter)| Some((row, of(parameter)?)))
             .collect();
-        worth_panel(&mut svg, &rows, metric, (left, right, parameters.len()));
+        worth_panel(&mut svg, &rows, metric, panel(index, metrics.len()), parameters.len());
     }
     Some(svg.finish())
 }
 
-fn worth_panel(svg: &mut Svg, rows: &[(usize, &Effect)], metric: &str, (left, right, count): (f64, f64, usize)) {
+/// The effects on one objective, each in the row of its parameter; the picture has `count` rows.
+fn worth_panel(svg: &mut Svg, rows: &[(usize, &Effect)], metric: &str, (left, right): (f64, f64), count: usize) {
     let share = |one: &Effect| {
         let share = 100.0 * (one.worst_value - one.best_value) / one.best_value.abs();
         if share.is_finite() { share } else { 0.0 }
@@ -376,6 +377,7 @@ fn more_time(study: &str, one: &MoreTime, growth: &Growth) -> Option<String> {
     }
     Some(svg.finish())
 }
+
 /// A heading for a narrow column; the page says elsewhere what is predicted of a target.
 fn narrow_heading(metric: &str) -> String {
     metric_heading(metric).trim_end_matches(" (predicted)").to_owned()
