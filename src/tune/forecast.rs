@@ -13,6 +13,7 @@ use crate::space::{Study, recipe_for};
 use crate::tools::Tool;
 use peft_tune_core::objective::{Bound, PEAK_MEMORY, THROUGHPUT, is_of_target};
 use peft_tune_core::predict::{Correction, Imbalance, Prediction, RowLengths, Uncertain};
+use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{EpochSteps, Recipe};
 use peft_tune_core::study::{ParamValue, Params};
 use peft_tune_search::Prior;
@@ -92,6 +93,8 @@ impl Forecast {
         });
         let limit = |from| move |bytes| MemoryLimit { bytes, from };
         let own = study.memory_limit_bytes.map(|bytes| bytes as f64);
+        let trainer = study.base.as_ref().map(|base| base.trainer).unwrap_or_default();
+        let costs: CostModel = costs.into();
         let limits = bounds
             .map(limit(LimitSource::Constraint))
             .chain(own.map(limit(LimitSource::Study)));
@@ -99,7 +102,7 @@ impl Forecast {
             limit: limits.min_by(|a, b| a.bytes.total_cmp(&b.bytes)),
             device_bytes: own,
             study: study.clone(),
-            costs: costs.into(),
+            costs: costs.of_trainer(trainer),
             rows: Arc::new(rows),
             counted,
             known: Remembered::default(),
@@ -280,5 +283,10 @@ impl Prior for Forecast {
         let are_whole = !one.precision.is_quantized() && !other.precision.is_quantized();
         other.precision = one.precision;
         are_whole && one == other
+    }
+
+    fn models(&self, parameter: &str) -> bool {
+        // Of PyTorch's kernels it is known what they compute and keep, and not how fast they are here.
+        setting(parameter).is_none_or(|row| !row.is_of_torch())
     }
 }

@@ -7,6 +7,7 @@ mod activation_quantization;
 mod adapter;
 mod batch;
 mod data;
+mod difference;
 mod epoch_steps;
 mod hub_data_set;
 mod named;
@@ -38,6 +39,7 @@ pub use adapter::{
 };
 pub use batch::{BatchSettings, Checkpointing, CheckpointingRow};
 pub use data::{DataFormat, DataSettings, HeldOut, LongRows, LossOn, TemplateTargets};
+pub use difference::Difference;
 pub use epoch_steps::EpochSteps;
 pub use hub_data_set::{BadHubDataSet, HubDataSet, HubPart, PARQUET_BRANCH};
 pub use optimizer::OptimizerSettings;

@@ -111,6 +111,13 @@ class BaseModels:
         model = self._loaded(settings, folder)
         return model, devices.bytes_of([*model.parameters(), *model.buffers()])
 
+    def reference(self, settings, folder):
+        """The copy of the model that answers are compared with, loaded as the model is; `None` where there is none.
+
+        TRL would load one by the arguments of the file, which a model that is handed over leaves unread: in fp32.
+        """
+        return self._loaded(settings, folder) if settings.has_copy else None
+
     def tokenizer(self, settings, folder):
         """The tokenizer, or processor, of a model. Trainers change its tokens of padding and end."""
         training = settings.training

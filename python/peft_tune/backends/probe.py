@@ -5,6 +5,8 @@ import platform
 import re
 import sys
 
+from .gpu_load import why_unwatched
+
 #: Versions that the worker is written for and tested with: the least, and the first that is too new.
 VERSIONS = {
     "torch": ("2.9", None),
@@ -85,10 +87,13 @@ def numbers(version):
 
 
 def gpus():
-    """Name and memory of each GPU that PyTorch sees."""
+    """Name and memory of each GPU that PyTorch sees, and why what others do with it is not told, where that is so."""
     import torch
 
     if not torch.cuda.is_available():
         return []
     properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return [{"name": one.name, "bytes": one.total_memory} for one in properties]
+    return [
+        {"name": one.name, "bytes": one.total_memory, "unwatched": why_unwatched(getattr(one, "uuid", None))}
+        for one in properties
+    ]

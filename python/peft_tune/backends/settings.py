@@ -56,6 +56,12 @@ class Settings(NamedTuple):
         return getattr(self.training, "precompute_ref_log_probs", False)
 
     @property
+    def has_copy(self):
+        """Whether a copy of the model is asked in each step: the reference of one that trains whole."""
+        asks_in_steps = getattr(self.training, "precompute_ref_log_probs", None) is False
+        return asks_in_steps and not self.model.use_peft
+
+    @property
     def is_sharded(self):
         """Whether FSDP shares the weights out among the ranks."""
         return bool(self.training.fsdp)

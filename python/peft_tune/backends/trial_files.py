@@ -168,9 +168,13 @@ class Answers:
         self._longest = None
 
     def longest(self, count):
-        """The numbers of the rows with the most tokens in a sequence, these first; of equal ones those that come first."""
+        """The numbers of the rows with the most tokens in a sequence, these first; of equal ones those that come first.
+
+        Answers of other rows do not count: gradients go through a row's own sequences alone, which need the most memory.
+        """
         if self._longest is None:
-            names = [name for name in self.tokens.column_names if name.endswith("_ids")]
+            own = [name for name in self.tokens.column_names if not name.startswith("KL_")]
+            names = [name for name in own if name.endswith("_ids")]
             of_answers = [lengths_of(self.tokens, name) for name in names if name != "prompt_ids"]
             lengths = [max(of_row) for of_row in zip(*of_answers)]
             if "prompt_ids" in names:

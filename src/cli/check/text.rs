@@ -122,7 +122,7 @@ fn verdict(comparison: &Comparison) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::check::bound::Bound;
+    use crate::cli::check::bound::{Bound, Products};
     use peft_tune_core::objective::{LOSS, LOSS_BEFORE};
     use peft_tune_core::recipe::Precision;
     use peft_tune_core::study::Metrics;
@@ -161,7 +161,11 @@ mod tests {
             device: "cpu",
             stack: &stack,
             changed: &[],
-            comparison: Comparison::new(trained(ours), trained(theirs), Bound::of(Precision::Fp32, false)),
+            comparison: Comparison::new(
+                trained(ours),
+                trained(theirs),
+                Bound::of(Precision::Fp32, Products::Cpu),
+            ),
         };
         let json = serde_json::from_str(&report.to_json().unwrap()).unwrap();
         (report.to_text(None), json)

@@ -4,12 +4,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::model_config::read_config;
+use super::model_config::{model_shape, read_config};
 use crate::cli::CliError;
 use crate::tune::Width;
 use peft_tune_core::architecture::{Architecture, ArchitectureError};
 use peft_tune_core::predict::stack::{ModelShape, StackError};
 use peft_tune_engine::data::{DataError, PreparedData};
+use peft_tune_engine::hub::ModelFiles;
 
 /// Way out of a search whose model the built-in engine lacks.
 pub(in crate::cli) const SEARCH_IN_TRL: &str =
@@ -150,6 +151,14 @@ pub(in crate::cli) fn architecture_of(config: &Path, way_out: &str) -> Result<Ar
         }
         other => CliError::bad_input(other),
     })
+}
+
+/// The dimensions of a model by its `config.json` alone.
+///
+/// # Errors
+/// A model that is not found, or a config that cannot be read.
+pub(in crate::cli) fn shape_of(model: &str) -> Result<ModelShape, CliError> {
+    model_shape(&ModelFiles::resolve_config(model).map_err(CliError::bad_input)?)
 }
 
 #[cfg(test)]

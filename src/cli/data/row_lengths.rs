@@ -6,7 +6,7 @@ use crate::cli::terminal::reading_progress::Reading;
 use crate::space::Study;
 use crate::tune::TrainingRows;
 use peft_tune_core::predict::RowLengths;
-use peft_tune_core::recipe::{BatchSettings, Recipe};
+use peft_tune_core::recipe::{BatchSettings, Recipe, TrainerKind};
 use peft_tune_core::study::ParamValue;
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
 use peft_tune_engine::hub::ModelFiles;
@@ -14,8 +14,16 @@ use peft_tune_engine::hub::ModelFiles;
 /// The lengths of the training rows at every sequence length of the study.
 pub(in crate::cli) fn rows_of(study: &Study, base: &Recipe, files: &ModelFiles) -> Result<TrainingRows, CliError> {
     rows_of_data(study, base, &prepared(base, files, Reading::shown())?, |rows, _| {
-        RowLengths::new(rows)
+        lengths_for(base.trainer, rows)
     })
+}
+
+/// Lengths of rows from those of their documents, as a trainer lays them into micro-batches.
+pub(super) fn lengths_for(trainer: TrainerKind, rows: Vec<Vec<(usize, usize)>>) -> RowLengths {
+    match trainer.sequences() {
+        1 => RowLengths::new(rows),
+        _ => RowLengths::of_pairs(rows),
+    }
 }
 
 /// The lengths of the rows of data that are ready; `of` makes the lengths of the documents of rows, and the sequence length.

@@ -99,7 +99,7 @@ impl TrialFiles {
     /// Bad input: a model or data that cannot be used, a plan of nothing, a cache that cannot be written to.
     fn of(tool: Tool, asked: &Recipe, plan: &TrialPlan) -> Result<Self, CliError> {
         let length = length_of(plan)?;
-        let files = ModelFiles::resolve_weights(&asked.model, &mut ()).map_err(CliError::bad_input)?;
+        let files = ModelFiles::resolve_for_transformers(&asked.model, &mut ()).map_err(CliError::bad_input)?;
         // The recipe's own seed decides which rows are held out, whatever the trial's is.
         let data = PreparedData::of_recipe(asked, &files).map_err(CliError::bad_input)?;
         let (mut recipe, train) = (asked.clone(), plan.train.as_ref());
@@ -224,14 +224,14 @@ fn refused_of_preferences(title: &str, recipe: &Recipe) -> Vec<Warning> {
             "raises frozen values of quantized models for ORPO, which trials share; set `precision` to fp32, bf16 or fp16",
         ),
         (
-            recipe.batch.devices > 1,
-            "batch.devices",
-            "trains preferences on one device in trials so far; set `devices: 1`",
+            !recipe.batch.sharding.is_none(),
+            "batch.sharding",
+            "has weights in parts under FSDP, and trials of preferences ask the model behind it too; set `sharding: none`",
         ),
         (
             !recipe.optimizer.offload.is_none(),
             "optimizer.offload",
-            "trains preferences without DeepSpeed in trials so far; set `optimizer_offload: none`",
+            "has the model in DeepSpeed's engine, and trials of preferences ask the model behind it too; set `optimizer_offload: none`",
         ),
         (
             recipe.batch.packing,
@@ -371,7 +371,12 @@ mod tests {
         };
         for trainer in [TrainerKind::Dpo, TrainerKind::Kto, TrainerKind::Orpo] {
             assert_eq!(after(trainer, |_| {}), Vec::<&str>::new(), "{trainer}");
-            assert_eq!(after(trainer, |recipe| recipe.batch.devices = 2), ["batch.devices"]);
+            let on_two = after(trainer, |recipe| recipe.batch.devices = 2);
+            assert_eq!(on_two, Vec::<&str>::new(), "{trainer}");
+            let shared_out = after(trainer, |recipe| {
+                (recipe.batch.devices, recipe.batch.sharding) = (2, Sharding::Full);
+            });
+            assert_eq!(shared_out, ["batch.sharding"], "{trainer}");
             let packed = after(trainer, |recipe| recipe.batch.packing = true);
             assert_eq!(packed, ["batch.packing"], "{trainer}");
             let on_host = after(trainer, |recipe| recipe.optimizer.offload = OptimizerOffload::Host);

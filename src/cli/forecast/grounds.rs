@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::predicted_model::PredictedModel;
 use super::trial_device::{TrialDevice, precisions_of};
 use crate::cli::CliError;
+use crate::cli::data::model_files::files_for;
 use crate::cli::data::row_lengths::rows_of;
 use crate::cli::machine::cpu_ceilings::Measuring;
 use crate::cli::processes::interpreter::Stack;
@@ -45,7 +46,7 @@ impl<'a> Grounds<'a> {
             return Ok(None);
         };
         let mut download = DownloadProgress::default();
-        let files = ModelFiles::resolve_weights(&base.model, &mut download).map_err(CliError::bad_input)?;
+        let files = files_for(&study.backend, &base.model, &mut download)?;
         let model = match (PredictedModel::of(&study.backend, base, &files.config), &study.backend) {
             (Ok(model), _) => model,
             // TRL may train what nothing can be said of.

@@ -24,14 +24,6 @@ impl BackendName {
         }
     }
 
-    /// The backend to take where both can train a study. Kernels of the built-in engine were not checked against PyTorch's on a GPU.
-    pub(in crate::cli) fn preferred(on_gpu: bool) -> Self {
-        match on_gpu {
-            true => Self::Trl,
-            false => Self::Native,
-        }
-    }
-
     /// The name, for people.
     pub(in crate::cli) fn text(self) -> &'static str {
         match self {
@@ -48,6 +40,6 @@ pub(in crate::cli) enum AskedBackend {
     Native,
     /// TRL on PyTorch, in a Python that has both.
     Trl,
-    /// The built-in engine where it has the model's family and trials run on the CPU, else TRL where a Python has it.
+    /// The built-in engine where it has the model's family and, on a GPU, passed its checks there; else TRL where a Python has it.
     Auto,
 }

@@ -58,6 +58,9 @@ pub(in crate::cli) struct Package {
 pub(in crate::cli) struct TorchDevice {
     pub name: String,
     pub bytes: u64,
+    /// Why what other programs do with it is not told; absent where it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwatched: Option<String>,
 }
 
 /// What a Python prints of itself.
@@ -240,6 +243,13 @@ impl Stack {
             true => "the CPU".to_owned(),
             false => devices.join(", "),
         }
+    }
+
+    /// Why measurements are not watched for what other programs do on all that it computes on; `None` where they are.
+    pub(in crate::cli) fn unwatched(&self) -> Option<&str> {
+        let mut of_gpus = self.devices.iter().filter_map(|gpu| gpu.unwatched.as_deref());
+        let elsewhere = self.devices.is_empty() && !cfg!(target_os = "linux");
+        of_gpus.next().or(elsewhere.then_some("that takes Linux"))
     }
 
     /// The GPU of a name such as `cuda:1`; `None` for the processor, and for a GPU that PyTorch does not see.

@@ -9,6 +9,7 @@ use crate::store::StudyId;
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{Trial, TrialNumber};
+use peft_tune_engine::profile::diagnosis::RankLoss;
 
 /// Options that say which recipe is measured.
 #[derive(Clone, Debug, clap::Args)]
@@ -43,7 +44,7 @@ pub(in crate::cli) struct ProfileSource {
     pub recipe: Recipe,
     pub trial: Option<(StudyId, TrialNumber)>,
     /// Losses of trials that differ from this one in their rank alone.
-    pub losses_by_rank: Vec<(usize, f64)>,
+    pub losses_by_rank: Vec<RankLoss>,
     /// Whether it is a trial that TRL trained.
     pub trained_in_trl: bool,
 }
@@ -100,8 +101,8 @@ impl ProfileSource {
     }
 }
 
-/// (rank, loss) of the trials whose other params are those of `trial`.
-fn losses_by_rank(trial: &Trial, trials: &[Trial]) -> Vec<(usize, f64)> {
+/// Ranks and losses of the trials whose other params are those of `trial`.
+fn losses_by_rank(trial: &Trial, trials: &[Trial]) -> Vec<RankLoss> {
     let others = |trial: &Trial| {
         let mut params = trial.params.clone();
         params.remove("rank");
@@ -110,9 +111,9 @@ fn losses_by_rank(trial: &Trial, trials: &[Trial]) -> Vec<(usize, f64)> {
     let own = others(trial);
     let alike = trials.iter().filter(|other| others(other) == own);
     let known = alike.filter_map(|other| {
-        let rank = other.params.get("rank")?.as_f64()?;
+        let rank = other.params.get("rank")?.as_f64()? as usize;
         let loss = other.state.metrics()?.value(LOSS)?;
-        Some((rank as usize, loss))
+        Some(RankLoss { rank, loss })
     });
     known.collect()
 }
@@ -135,6 +136,7 @@ mod tests {
             },
         };
         let trials = [trial(0, 8, 1e-3, 2.0), trial(1, 4, 1e-3, 2.1), trial(2, 4, 1e-4, 2.5)];
-        assert_eq!(losses_by_rank(&trials[0], &trials), [(8, 2.0), (4, 2.1)]);
+        let expected = [(8, 2.0), (4, 2.1)].map(|(rank, loss)| RankLoss { rank, loss });
+        assert_eq!(losses_by_rank(&trials[0], &trials), expected);
     }
 }

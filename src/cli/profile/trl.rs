@@ -213,6 +213,7 @@ mod tests {
         let gpu = TorchDevice {
             name: "NVIDIA L4".to_owned(),
             bytes: 1 << 34,
+            unwatched: None,
         };
         Stack {
             interpreter: "/opt/python".into(),

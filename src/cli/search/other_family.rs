@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::cli::CliError;
-use crate::cli::data::model_family::OtherFamily;
+use crate::cli::data::model_family::{ModelFamily, OtherFamily};
 use crate::cli::terminal::output::tell;
 use crate::space::{SpaceError, Study};
 use peft_tune_core::recipe::TargetPreset;
@@ -40,6 +40,12 @@ pub(super) fn check(study: &Study, family: &OtherFamily, folder: &Path) -> Resul
     let modules = modules_of(folder);
     let ends = ends_of(&modules);
     check_presets(study, family, &ends)?;
+    if modules.is_empty() && values(study).any(|(_, value)| matches!(value, ParamValue::List(_))) {
+        tell(format_args!(
+            "warning: the matrices of the checkpoint cannot be listed here, as its weights are no safetensors: names in `{TARGETS}` are \
+             not held against them, and PEFT refuses those that it does not find"
+        ));
+    }
     for absent in absent_names(study, &modules) {
         tell(format_args!(
             "warning: no matrix of the checkpoint is called `{absent}`, and PEFT may find none either; it has {}",
@@ -47,6 +53,18 @@ pub(super) fn check(study: &Study, family: &OtherFamily, folder: &Path) -> Resul
         ));
     }
     Ok(())
+}
+
+/// Refuses names for some of the linear layers of a model that the engine lacks, by its `config.json` and the matrices beside it.
+///
+/// # Errors
+/// Bad input: a file that cannot be read; such a name.
+pub(in crate::cli) fn check_presets_of(study: &Study, config: &Path) -> Result<(), CliError> {
+    let ModelFamily::Other(family) = ModelFamily::read(config)? else {
+        return Ok(());
+    };
+    let modules = config.parent().map(modules_of).unwrap_or_default();
+    Ok(check_presets(study, &family, &ends_of(&modules))?)
 }
 
 /// Names of the modules whose weights are matrices; none where the files do not tell.

@@ -7,6 +7,7 @@ use crate::cli::data::epochs;
 use crate::cli::data::mixture;
 use crate::cli::data::mixture::text_of;
 use crate::cli::data::model_family::{ModelFamily, SEARCH_IN_TRL, architecture_of};
+use crate::cli::data::model_files::files_for;
 use crate::cli::data::model_warnings::tell_of_model;
 use crate::cli::data::prepare::prepared;
 use crate::cli::terminal::download_progress::DownloadProgress;
@@ -34,8 +35,7 @@ pub(super) struct Preflight {
 /// # Errors
 /// Bad input: a model or data file that is missing or cannot be used; a model that the study's engine lacks.
 pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<Preflight, CliError> {
-    let files =
-        ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
+    let files = files_for(&study.backend, &recipe.model, &mut DownloadProgress::default())?;
     let family = family_of(study, &files)?;
     let data = prepared(recipe, &files, reading)?;
     let lengths = study.sequence_lengths(recipe);

@@ -37,13 +37,20 @@ struct Refusal {
 struct StackOnDevice<'a> {
     /// Whether a trial may run on a processor.
     on_cpu: bool,
-    /// Packages that the Python has.
-    packages: &'a [Package],
+    /// Packages that the Python has; `None` where none was asked, which may have all.
+    packages: Option<&'a [Package]>,
 }
 
 impl StackOnDevice<'_> {
+    /// A Python that was not asked, on a GPU.
+    const UNKNOWN: Self = Self {
+        on_cpu: false,
+        packages: None,
+    };
+
     fn has(self, package: &str) -> bool {
-        self.packages.iter().any(|one| one.name == package)
+        let has = |packages: &[Package]| packages.iter().any(|one| one.name == package);
+        self.packages.is_none_or(has)
     }
 }
 
@@ -59,15 +66,26 @@ pub(super) fn begin(study: &Study, backend: &TrlBackend, workers: &mut WorkerArg
     let packages = workers.stack.as_ref().map(|stack| stack.packages.as_slice());
     let here = StackOnDevice {
         on_cpu: slots.iter().any(|slot| slot.device.as_deref() == Some("cpu")),
-        packages: packages.unwrap_or_default(),
+        packages,
     };
     Ok(check_values(study, here)?)
 }
 
+/// Refuses what no Python trains in TRL as it is written, on any device: none is asked.
+///
+/// # Errors
+/// Bad input: such a value.
+pub(in crate::cli) fn check_anywhere(study: &Study) -> Result<(), SpaceError> {
+    check_values(study, StackOnDevice::UNKNOWN)
+}
+
 /// The first line of a search: what trains, and what is not seen of it.
 pub(super) fn line(stack: &Stack) -> String {
+    let unseen = stack.unwatched().map_or_else(String::new, |reason| {
+        format!("; other programs on it are not watched for: {reason}")
+    });
     printable(&format!(
-        "trials train in TRL: {} (Python {}), {} on {}; other programs on it are not watched for",
+        "trials train in TRL: {} (Python {}), {} on {}{unseen}",
         stack.interpreter.display(),
         stack.python,
         stack.versions(),
@@ -151,6 +169,7 @@ fn check_values(study: &Study, here: StackOnDevice<'_>) -> Result<(), SpaceError
 
 /// Reason why a recipe is not trained in TRL as it is written, on the processor or with the packages that there are; `None` where it is.
 pub(in crate::cli) fn refusal_of(recipe: &Recipe, on_cpu: bool, packages: &[Package]) -> Option<String> {
+    let packages = Some(packages);
     let refusals = refusals_of(recipe, StackOnDevice { on_cpu, packages });
     let first = refusals.into_iter().next();
     first.map(|refusal| format!("key `{}`: {}", refusal.field, refusal.message))
@@ -281,6 +300,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::cli::processes::interpreter::TorchDevice;
     use crate::space::{ReadOptions, StudyFile};
 
     fn packages(names: &[&str]) -> Vec<Package> {
@@ -293,7 +313,8 @@ mod tests {
 
     /// Message about a study of these lines; none where all of it can be trained. Whatever values need is installed.
     fn refusal(lines: &str, on_cpu: bool) -> Option<String> {
-        let packages = &packages(&[BITSANDBYTES, DEEPSPEED, "flash-attn", "liger-kernel", "schedulefree"]);
+        let packages = packages(&[BITSANDBYTES, DEEPSPEED, "flash-attn", "liger-kernel", "schedulefree"]);
+        let packages = Some(packages.as_slice());
         refusal_at(lines, StackOnDevice { on_cpu, packages })
     }
 
@@ -354,8 +375,11 @@ mod tests {
     #[test]
     fn what_a_package_has_is_refused_where_it_is_not_installed() {
         fn at(packages: &[Package]) -> StackOnDevice<'_> {
-            let on_cpu = false;
-            StackOnDevice { on_cpu, packages }
+            let packages = Some(packages);
+            StackOnDevice {
+                packages,
+                ..StackOnDevice::UNKNOWN
+            }
         }
         let (none, kernels) = (&packages(&[]), &packages(&[KERNELS]));
         for (lines, package) in [
@@ -380,6 +404,8 @@ mod tests {
             );
             let is_of_hub = package.starts_with("flash");
             assert_eq!(refusal_at(lines, at(kernels)).is_none(), is_of_hub, "{lines}");
+            // A Python that was not asked may have it.
+            assert_eq!(refusal_at(lines, StackOnDevice::UNKNOWN), None, "{lines}");
         }
         for lines in [
             "space: {rank: [4, 8], optimizer: [adamw, sgd], devices: 2, sharding: full}",
@@ -401,6 +427,29 @@ mod tests {
             false,
         );
         assert!(packed.unwrap().contains("packed documents attend to each other"));
+    }
+
+    #[test]
+    fn the_first_line_says_why_other_programs_on_a_gpu_are_not_seen() {
+        let on = |unwatched: Option<&str>| {
+            line(&Stack {
+                interpreter: "/my/python".into(),
+                python: "3.12.3".to_owned(),
+                packages: packages(&["torch"]),
+                wanted: Vec::new(),
+                devices: vec![TorchDevice {
+                    name: "NVIDIA L4".to_owned(),
+                    bytes: 1 << 30,
+                    unwatched: unwatched.map(str::to_owned),
+                }],
+            })
+        };
+        let seen = "trials train in TRL: /my/python (Python 3.12.3), torch 1 on NVIDIA L4 (1.00 GiB)";
+        assert_eq!(on(None), seen);
+        assert_eq!(
+            on(Some("that takes `pip install nvidia-ml-py`")),
+            format!("{seen}; other programs on it are not watched for: that takes `pip install nvidia-ml-py`")
+        );
     }
 
     #[test]

@@ -340,6 +340,7 @@ mod tests {
             let gpu = TorchDevice {
                 name: "L4".to_owned(),
                 bytes: 22 << 30,
+                unwatched: None,
             };
             workers.stack = Some(Stack {
                 interpreter: "python3".into(),

@@ -150,7 +150,12 @@ fn measured_metrics(input: &AnswersInput<'_>, recommended: &Trial, trial: &Trial
         } else {
             value - half
         };
-        compared(input, recommended, objective, (low, value, value + half))
+        let interval = Interval {
+            low,
+            value,
+            high: value + half,
+        };
+        compared(input, recommended, objective, interval)
     };
     input.problem.objectives.iter().filter_map(one).collect()
 }
@@ -167,7 +172,12 @@ fn predicted(
     let predicted = input.insight.predict(params);
     let one = |objective: &Objective| {
         let found = predicted.iter().find(|one| one.metric == objective.metric)?;
-        compared(input, recommended, objective, (found.low, found.median, found.high))
+        let interval = Interval {
+            low: found.low,
+            value: found.median,
+            high: found.high,
+        };
+        compared(input, recommended, objective, interval)
     };
     let metrics: Vec<NeighbourMetric> = input.problem.objectives.iter().filter_map(one).collect();
     (!metrics.is_empty()).then(|| Neighbour {
@@ -179,12 +189,19 @@ fn predicted(
     })
 }
 
-/// A value with its interval beside the recommended trial's.
+/// A value with the ends of its interval.
+struct Interval {
+    low: f64,
+    value: f64,
+    high: f64,
+}
+
+/// A value beside the recommended trial's.
 fn compared(
     input: &AnswersInput<'_>,
     recommended: &Trial,
     objective: &Objective,
-    (low, value, high): (f64, f64, f64),
+    Interval { low, value, high }: Interval,
 ) -> Option<NeighbourMetric> {
     let own = recommended.state.metrics()?.value(&objective.metric)?;
     let half = (high - low).abs() / 2.0;

@@ -7,7 +7,7 @@ use crate::store::Variants;
 use peft_tune_core::objective::{LOSS, Objective, THROUGHPUT};
 use peft_tune_core::space::{Distribution, Parameter, Scale, SearchSpace, Widening};
 use peft_tune_core::study::{ParamValue, Trial, TrialNumber, TrialState};
-use peft_tune_search::{Insight, Problem, Proposal};
+use peft_tune_search::{Insight, Problem, Proposal, UntoldCost};
 
 /// A study of rank (4, 8, 16) and rate (0.1 to 0.6), of throughput and loss.
 pub(super) struct Case {
@@ -19,6 +19,7 @@ pub(super) struct Case {
     pub(super) each_s: f64,
     pub(super) next: Vec<Proposal>,
     pub(super) widened: Vec<Widening>,
+    pub(super) untold: Vec<UntoldCost>,
 }
 
 /// A study whose trials have these params and measured what `values` says: throughput and loss. The last but one of the
@@ -73,6 +74,7 @@ pub(super) fn study(params: &[(i64, f64)], values: impl Fn(&ParamValue, &ParamVa
         each_s: 10.0,
         next: Vec::new(),
         widened: Vec::new(),
+        untold: Vec::new(),
     }
 }
 
@@ -90,6 +92,7 @@ impl Case {
             insight: &Insight::new(&self.problem, &self.trials, None),
             next: &self.next,
             widened: &self.widened,
+            untold: &self.untold,
         })
     }
 }

@@ -56,8 +56,9 @@ impl Context<'_> {
                 });
             }
             (None, Some((keys, command))) => Backend::Command(self.command(file, keys, command)?),
+            (None, None) if file.backend == BackendEntry::Native => Backend::Native,
             // A file that leaves the engine open is read as the built-in one reads it, until a search has chosen.
-            (None, None) if matches!(file.backend, BackendEntry::Native | BackendEntry::Auto) => Backend::Native,
+            (None, None) if file.backend.is_open() => self.trl(&file.backend).map(|_| Backend::Native)?,
             (None | Some(Backend::Trl(TrlBackend { python: None })), None) => Backend::Trl(self.trl(&file.backend)?),
             (Some(asked), None) => asked,
         };
@@ -82,25 +83,32 @@ impl Context<'_> {
             return Ok(None);
         };
         let of_command = ["folder", "env"];
-        match (&keys.command, &keys.trl) {
-            (Some(command), None) => Ok(Some((keys, command.as_slice()))),
-            (Some(_), Some(_)) => Err(SpaceError::Conflict {
-                at: self.document.key(&["backend", "trl"]),
-                other: "backend.command".into(),
+        let runners = [
+            ("command", keys.command.is_some()),
+            ("trl", keys.trl.is_some()),
+            ("auto", keys.auto.is_some()),
+        ];
+        let mut named = runners.iter().filter(|(_, is_named)| *is_named).map(|(name, _)| *name);
+        match (named.next(), named.next()) {
+            (Some(first), Some(second)) => Err(SpaceError::Conflict {
+                at: self.document.key(&["backend", second]),
+                other: format!("backend.{first}"),
                 reason: "one of them runs the trials",
             }),
-            (None, Some(_)) => match of_command.iter().find(|key| self.document.has(&["backend", key])) {
+            (Some("command"), None) => Ok(keys.command.as_deref().map(|command| (keys, command))),
+            (Some(_), None) => match of_command.iter().find(|key| self.document.has(&["backend", key])) {
                 Some(key) => Err(SpaceError::Rejected {
                     at: self.document.key(&["backend", key]),
                     message: "this is about the program of `backend.command`, and there is none; remove it".into(),
                 }),
                 None => Ok(None),
             },
-            (None, None) => Err(SpaceError::Rejected {
+            (None, _) => Err(SpaceError::Rejected {
                 at: self.document.key(&["backend"]),
-                message: "these keys name nothing that runs the trials; write `native`, `trl`, `auto`, {trl: {python: ..}} or \
-                          {command: [program, argument, ..]}"
-                    .into(),
+                message:
+                    "these keys name nothing that runs the trials; write `native`, `trl`, `auto`, {trl: {python: ..}}, \
+                          {auto: {python: ..}} or {command: [program, argument, ..]}"
+                        .into(),
             }),
         }
     }
@@ -131,13 +139,17 @@ impl Context<'_> {
         })
     }
 
+    /// TRL with the interpreter that a file names, for it or for the choice of the engine.
     fn trl(&self, entry: &BackendEntry) -> Result<TrlBackend, SpaceError> {
-        let keys = match entry {
-            BackendEntry::Keys(keys) => keys.trl.as_ref(),
-            BackendEntry::Native | BackendEntry::Trl | BackendEntry::Auto => None,
+        let (name, keys) = match entry {
+            BackendEntry::Keys(BackendKeys { trl: Some(keys), .. }) => ("trl", keys),
+            BackendEntry::Keys(BackendKeys { auto: Some(keys), .. }) => ("auto", keys),
+            BackendEntry::Keys(_) | BackendEntry::Native | BackendEntry::Trl | BackendEntry::Auto => {
+                return Ok(TrlBackend::default());
+            }
         };
-        let python = keys.and_then(|keys| keys.python.as_deref());
-        let found = python.map(|python| self.interpreter(&["backend", "trl", "python"], python));
+        let python = keys.python.as_deref();
+        let found = python.map(|python| self.interpreter(&["backend", name, "python"], python));
         Ok(TrlBackend {
             python: found.transpose()?,
         })

@@ -223,12 +223,23 @@ pub enum BackendEntry {
     Trl,
     /// The built-in engine or TRL: which one, a search chooses where it begins.
     Auto,
-    /// A command, or TRL with settings of its own.
+    /// A command, or TRL or the choice with settings of their own.
     Keys(BackendKeys),
 }
 
+impl BackendEntry {
+    /// Whether a search is to choose the engine.
+    pub(in crate::space) fn is_open(&self) -> bool {
+        match self {
+            Self::Auto => true,
+            Self::Keys(keys) => keys.auto.is_some(),
+            Self::Native | Self::Trl => false,
+        }
+    }
+}
+
 /// What runs the trials, by keys: a program that is run once per trial, reads one JSON object with the parameters and prints JSON
-/// lines; or TRL in a certain Python.
+/// lines; TRL in a certain Python; or the choice between that and the built-in engine.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BackendKeys {
@@ -241,6 +252,8 @@ pub struct BackendKeys {
     pub env: BTreeMap<String, String>,
     /// Trials train with TRL.
     pub trl: Option<TrlKeys>,
+    /// Trials train in the built-in engine or with TRL: a search says which one it takes, and why.
+    pub auto: Option<TrlKeys>,
 }
 
 /// Settings of the Python that trains with TRL.
@@ -335,7 +348,7 @@ name_or_map!(
 
 name_or_map!(
     BackendEntry,
-    "native, trl, auto, {trl: {python: ..}}, or {command: [program, argument, ..]}",
+    "native, trl, auto, {trl: {python: ..}}, {auto: {python: ..}}, or {command: [program, argument, ..]}",
     |name| match name {
         "native" => Some(BackendEntry::Native),
         "trl" => Some(BackendEntry::Trl),
@@ -348,8 +361,9 @@ name_or_map!(
         "anyOf": [
             {"enum": ["native", "trl", "auto"]},
             {"allOf": [keys, {"anyOf": [
-                {"required": ["command"], "not": {"required": ["trl"]}},
+                {"required": ["command"], "not": {"anyOf": [{"required": ["trl"]}, {"required": ["auto"]}]}},
                 {"required": ["trl"], "maxProperties": 1},
+                {"required": ["auto"], "maxProperties": 1},
             ]}]},
         ],
         "default": "native",

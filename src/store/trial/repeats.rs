@@ -37,8 +37,8 @@ impl Repeats<'_> {
         let mut transaction = self.store.begin().await?;
         self.write_run(&mut transaction, trial, repeat, metrics).await?;
         for (trial, said) in concerned {
-            for one in said {
-                self.write_confirmed(&mut transaction, trial, one).await?;
+            for (name, one) in said {
+                self.write_confirmed(&mut transaction, trial, name, one).await?;
             }
         }
         self.store.commit(transaction).await
@@ -70,8 +70,8 @@ impl Repeats<'_> {
         for (repeat, metrics) in (1..).zip(repeats) {
             self.write_run(&mut transaction, trial, repeat, metrics).await?;
         }
-        for said in confirmed {
-            self.write_confirmed(&mut transaction, trial, said).await?;
+        for (name, one) in confirmed {
+            self.write_confirmed(&mut transaction, trial, name, one).await?;
         }
         self.store.commit(transaction).await
     }
@@ -100,7 +100,8 @@ impl Repeats<'_> {
         self,
         connection: &mut sqlx::SqliteConnection,
         trial: TrialId,
-        (name, one): (&String, &Confirmed),
+        name: &str,
+        one: &Confirmed,
     ) -> Result<(), StoreError> {
         let (Some(value), Some(interval)) = (finite(one.value), finite(one.interval)) else {
             return Ok(());

@@ -83,27 +83,43 @@ fn a_backend_that_is_asked_for_takes_the_place_of_the_file_s() {
 fn an_engine_that_is_left_open_is_open_until_one_is_asked_for() {
     let folder = folder();
     let path = folder.path().join("space.yaml");
-    let text = "backend: auto\nmodel: ./base\ndata: {train: train.jsonl}\nspace: {rank: [4, 8]}\n";
-    std::fs::write(&path, text).unwrap();
-    let read_for = |asked: Option<Backend>| {
-        let study = StudyFile::read_for(&path, asked).unwrap();
-        (study.backend, study.engine_is_open)
+    let of_file = folder.path().join("train.jsonl");
+    let trl = |python: Option<&Path>| {
+        Backend::Trl(TrlBackend {
+            python: python.map(Path::to_owned),
+        })
     };
-    let trl = || Backend::Trl(TrlBackend { python: None });
-    assert_eq!(read_for(None), (Backend::Native, true));
-    assert_eq!(read_for(Some(Backend::Native)), (Backend::Native, false));
-    assert_eq!(read_for(Some(trl())), (trl(), false));
+    for (backend, python) in [
+        ("auto", None),
+        ("{auto: {}}", None),
+        ("{auto: {python: train.jsonl}}", Some(of_file.as_path())),
+    ] {
+        let rest = "model: ./base\ndata: {train: train.jsonl}\nspace: {rank: [4, 8]}";
+        std::fs::write(&path, format!("backend: {backend}\n{rest}\n")).unwrap();
+        let read_for = |asked: Option<Backend>| {
+            let study = StudyFile::read_for(&path, asked).unwrap();
+            (study.backend, study.engine_is_open)
+        };
+        assert_eq!(read_for(None), (Backend::Native, true), "{backend}");
+        assert_eq!(read_for(Some(Backend::Native)), (Backend::Native, false), "{backend}");
+        assert_eq!(read_for(Some(trl(None))), (trl(python), false), "{backend}");
+        let other = Path::new("/opt/python");
+        assert_eq!(read_for(Some(trl(Some(other)))), (trl(Some(other)), false), "{backend}");
+    }
 }
 
 #[test]
 fn keys_of_the_backend_that_run_nothing_or_too_much_are_named() {
-    insta::assert_snapshot!(top("backend: {}"), @"space.yaml:3:1: key `backend`: these keys name nothing that runs the trials; write `native`, `trl`, `auto`, {trl: {python: ..}} or {command: [program, argument, ..]}");
+    insta::assert_snapshot!(top("backend: {}"), @"space.yaml:3:1: key `backend`: these keys name nothing that runs the trials; write `native`, `trl`, `auto`, {trl: {python: ..}}, {auto: {python: ..}} or {command: [program, argument, ..]}");
     insta::assert_snapshot!(top("backend: {command: [a], trl: {}}"), @"space.yaml:3:25: `backend.trl` and `backend.command` exclude each other: one of them runs the trials; keep one");
+    insta::assert_snapshot!(top("backend: {auto: {}, trl: {}}"), @"space.yaml:3:11: `backend.auto` and `backend.trl` exclude each other: one of them runs the trials; keep one");
+    insta::assert_snapshot!(top("backend: {auto: {}, env: {A: 1}}"), @"space.yaml:3:21: key `backend.env`: this is about the program of `backend.command`, and there is none; remove it");
     insta::assert_snapshot!(top("backend: {trl: {}, env: {A: 1}}"), @"space.yaml:3:20: key `backend.env`: this is about the program of `backend.command`, and there is none; remove it");
     insta::assert_snapshot!(top("backend: {trl: {}, folder: base}"), @"space.yaml:3:20: key `backend.folder`: this is about the program of `backend.command`, and there is none; remove it");
     insta::assert_snapshot!(top("backend: {trl: {pyhton: python3}}"), @"space.yaml:3:17: unknown key `backend.trl.pyhton`; did you mean `python`?");
     insta::assert_snapshot!(top("backend: {trl: {python: nowhere}}"), @"space.yaml:3:25: key `backend.trl.python`: there is no interpreter nowhere; correct the path (it is relative to the folder of this file)");
     insta::assert_snapshot!(top("backend: {trl: {python: base}}"), @"space.yaml:3:25: key `backend.trl.python`: this is a folder; name the interpreter in it, such as `bin/python` in that of an environment");
+    insta::assert_snapshot!(top("backend: {auto: {python: nowhere}}"), @"space.yaml:3:26: key `backend.auto.python`: there is no interpreter nowhere; correct the path (it is relative to the folder of this file)");
     insta::assert_snapshot!(top("backend: trl\ntrial: {steps: 100}"), @"space.yaml:4:9: key `trial.steps`: this is the length of a command's trial; write `training_steps`");
 }
 

@@ -131,6 +131,8 @@ impl Effect {
         match self.reach {
             Reach::Value => (row.get)(recipe),
             Reach::Form(form) => (row.get)(recipe).map(|value| (form.of)(&value)),
+            // Rows that are compared with those of their micro-batch learn something else in another one.
+            Reach::GlobalBatch if recipe.trainer.row().least_micro_batch > 1 => (row.get)(recipe),
             Reach::GlobalBatch => Some(ParamValue::Int(recipe.batch.global_batch() as i64)),
             Reach::Nothing => None,
         }

@@ -4,8 +4,8 @@ use crate::encode::{Encoding, Point};
 use crate::history::{evaluated, objective_values, violation};
 use crate::knee::LEARNED_SHARE;
 use crate::learning::loss_after_learning;
+use crate::reach::can_change;
 use crate::reference_point::reference_point;
-use crate::variants::can_change;
 use crate::{Prior, Problem};
 use peft_tune_core::objective::{Bound, Direction, LOSS, PEAK_MEMORY, THROUGHPUT, is_of_target};
 use peft_tune_core::study::{

@@ -15,6 +15,7 @@ use super::proposal::{Proposal, described};
 use super::score::of_params;
 use super::trainings::Trainings;
 use crate::encode::{Encoding, Point};
+use crate::measured_prior::MeasuredPrior;
 use crate::seeded::{Stream, Tried, generator};
 use crate::{CandidateScore, Prior, Problem};
 use peft_tune_core::study::{Params, Trial, TrialNumber, TrialState};
@@ -45,7 +46,9 @@ impl Bayes {
         let candidates = Candidates::new(&problem.space, &encoding);
         let shifted: Vec<bool> = landscape.surrogates.outputs.iter().map(Output::is_shifted).collect();
         let shifts = |point: &Point| model.shifts(&shifted, &candidates, point);
-        if let Some(prior) = self.prior.as_deref() {
+        let prior = self.prior.as_deref();
+        let prior = prior.map(|prior| MeasuredPrior::new(problem, history, prior));
+        if let Some(prior) = &prior {
             landscape.surrogates.shifts = Some(&shifts);
             landscape.trainings = Trainings::new(problem, &observations, &candidates, prior, &landscape.counted);
         }
