@@ -30,6 +30,7 @@ sys.dont_write_bytecode = True  # not beside the sources
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "src/cli/export"))
 import installed  # noqa: E402
+from chosen_names import among  # noqa: E402
 from trl_worker import ASSETS, OF_LENGTH, compare_fields, overridden, plan_of, query, watched_worker, worker_of  # noqa: E402
 
 STEPS, HELD_OUT, ROWS = 4, 8, 72
@@ -277,19 +278,11 @@ def check(options, kind):
         print(f"{kind} of the whole model beside its copy: a peak predicted {check_peak(options, 'whole'):+.1%}")
 
 
-def names_of(text):
-    names = text.split(",")
-    for name in names:
-        if name not in SPACES:
-            raise argparse.ArgumentTypeError(f"no trainer {name}; there are {', '.join(SPACES)}")
-    return names
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=lambda path: str(pathlib.Path(path).resolve()))
     parser.add_argument("folder", type=lambda path: pathlib.Path(path).resolve(), help="for what is written")
-    parser.add_argument("--only", type=names_of, default=list(SPACES), help="names of trainers")
+    parser.add_argument("--only", type=among("trainer", SPACES), default=list(SPACES), help="names of trainers")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     options.database = options.folder / "preferences.db"

@@ -35,6 +35,7 @@ import types
 
 sys.dont_write_bytecode = True  # not beside the sources
 import ten_steps  # noqa: E402
+from chosen_names import among  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 ASSETS = HERE.parents[1] / "search_spaces" / "quickstart"
@@ -616,20 +617,13 @@ CHECKS = {
 }
 
 
-def names_of(text):
-    names = text.split(",")
-    for name in names:
-        if name not in CHECKS:
-            raise argparse.ArgumentTypeError(f"no check {name}; there are {', '.join(CHECKS)}")
-    return names
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=lambda path: str(pathlib.Path(path).resolve()))
     parser.add_argument("database", type=lambda path: pathlib.Path(path).resolve())
     parser.add_argument("folder", type=lambda path: pathlib.Path(path).resolve(), help="for what is written")
-    parser.add_argument("--only", type=names_of, default=[name for name in CHECKS if name != "compiled"], help="names of checks")
+    usual = [name for name in CHECKS if name != "compiled"]
+    parser.add_argument("--only", type=among("check", CHECKS), default=usual, help="names of checks")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1, help="of the moments of kills")

@@ -4,7 +4,7 @@
 //!
 //! A trial that needs what another is about to know is deferred, and ones that do not are handed out meanwhile.
 
-use super::in_progress::Claim;
+use super::claim::Claim;
 use super::propose::{Proposed, propose, relatives};
 use super::{Ending, Tuner};
 use crate::space::Backend;

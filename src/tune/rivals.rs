@@ -6,7 +6,7 @@
 //! What is repeated to confirm a recommendation, or trained longer, is always evaluated on all rows.
 
 use super::TuneError;
-use super::decide::whole_task;
+use super::whole_task::whole_task;
 use crate::space::Study;
 use crate::store::{HeldOutRecord, Store, StudyId};
 use crate::worker::{HeldOutLosses, Pairing, Rival, Task, is_of_training};

@@ -3,9 +3,9 @@
 //! Memory is that of the step on the longest rows, which is where a trial measures it. Speed is that of the mean micro-batch, of which
 //! padding is no work done.
 
-use std::collections::HashMap;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
+use super::remembered::Remembered;
 use crate::tools::Tool;
 use peft_tune_core::predict;
 use peft_tune_core::predict::stack::{ModelShape, StackDevice, StackSetting};
@@ -27,7 +27,8 @@ pub struct StackCosts {
     /// Trainer of the settings.
     trainer: TrainerKind,
     knows_speed: bool,
-    known: RwLock<HashMap<String, Result<StepCosts, Arc<str>>>>,
+    /// Costs of a step by its setting, in words.
+    known: Remembered<String, Result<StepCosts, Arc<str>>>,
 }
 
 /// Costs of a step in the stack.
@@ -75,7 +76,7 @@ impl StackCosts {
             device,
             trainer: TrainerKind::default(),
             knows_speed: device.is_some(),
-            known: RwLock::default(),
+            known: Remembered::default(),
         }
     }
 
@@ -156,22 +157,14 @@ impl StackCosts {
     }
 
     fn step(&self, setting: &StackSetting) -> Result<StepCosts, Arc<str>> {
-        let key = format!("{setting:?}");
-        if let Ok(known) = self.known.read()
-            && let Some(found) = known.get(&key)
-        {
-            return found.clone();
-        }
-        let found = predict::stack::predict(&self.shape, setting, self.device);
-        let found = found.map_err(|error| Arc::<str>::from(error.to_string()));
-        let found = found.map(|prediction| StepCosts {
-            bytes: prediction.memory.by_category(),
-            seconds: prediction.seconds.unwrap_or_default(),
-        });
-        if let Ok(mut known) = self.known.write() {
-            known.insert(key, found.clone());
-        }
-        found
+        self.known.get_or(format!("{setting:?}"), || {
+            let prediction = predict::stack::predict(&self.shape, setting, self.device);
+            let prediction = prediction.map_err(|error| Arc::<str>::from(error.to_string()))?;
+            Ok(StepCosts {
+                bytes: prediction.memory.by_category(),
+                seconds: prediction.seconds.unwrap_or_default(),
+            })
+        })
     }
 }
 

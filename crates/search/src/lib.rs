@@ -40,7 +40,7 @@ mod widen;
 pub use build::{Knowledge, SamplerError, build, build_with};
 pub use candidate_score::CandidateScore;
 pub use enumerate::Settings;
-pub use found_length::{FoundLength, LossRise};
+pub use found_length::{EvaluatedLoss, FoundLength, LossRise};
 pub use history::{Evaluated, evaluated, pareto_front};
 pub use hypervolume::hypervolume;
 pub use knee::beyond_knee;

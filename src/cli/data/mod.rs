@@ -5,6 +5,7 @@ pub(super) mod epochs;
 pub(super) mod known_offline;
 pub(super) mod learning_rate;
 pub(super) mod mixture;
+pub(super) mod model_config;
 pub(super) mod model_family;
 pub(super) mod model_files;
 pub(super) mod model_warnings;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::known_offline::shape_at;
+use super::model_config::{model_shape, read_config};
 use crate::cli::CliError;
 use crate::tune::Width;
 use peft_tune_core::architecture::{Architecture, ArchitectureError};
@@ -109,18 +109,14 @@ impl ModelFamily {
 impl OtherFamily {
     /// Reads a file that the engine refuses for this reason.
     fn read(config: &Path, refused: ArchitectureError) -> Result<Self, CliError> {
-        let name = config.display().to_string();
-        let text =
-            std::fs::read_to_string(config).map_err(|error| CliError::bad(format!("cannot read {name}: {error}")))?;
-        let value: Value =
-            serde_json::from_str(&text).map_err(|error| CliError::bad(format!("{name} is no JSON: {error}")))?;
+        let value = read_config(config)?;
         // Without one no program knows what to load.
         let Some(model_type) = value.get("model_type").and_then(Value::as_str) else {
             return Err(CliError::bad_input(refused));
         };
         Ok(Self {
             model_type: model_type.to_owned(),
-            shape: ModelShape::from_json(&name, &value),
+            shape: ModelShape::from_json(&config.display().to_string(), &value),
             is_within: value.get("text_config").is_some_and(Value::is_object),
             lack: match &refused {
                 ArchitectureError::UnknownFamily { .. } => format!("it lacks the family `{model_type}`"),
@@ -170,7 +166,7 @@ pub(in crate::cli) fn architecture_of(config: &Path, way_out: &str) -> Result<Ar
 /// # Errors
 /// A model that is not found, or a config that cannot be read.
 pub(in crate::cli) fn shape_of(model: &str) -> Result<ModelShape, CliError> {
-    shape_at(&ModelFiles::resolve_config(model).map_err(CliError::bad_input)?)
+    model_shape(&ModelFiles::resolve_config(model).map_err(CliError::bad_input)?)
 }
 
 #[cfg(test)]

@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use super::prepare::prepared;
-use super::row_lengths::{Rows, lengths_for, rows_of_data};
+use super::row_lengths::{lengths_for, rows_of_data};
 use crate::cli::CliError;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::reading_progress::Reading;
 use crate::draft::about_rows;
 use crate::report::{Lengths, RowsAtLength, SampleOf, SetShare};
 use crate::space::Study;
+use crate::tune::TrainingRows;
 use peft_tune_core::predict::RowLengths;
 use peft_tune_core::recipe::{BatchSettings, DataSettings, HeldOut, Recipe, TrainerKind};
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder, on_disk};
@@ -80,7 +81,7 @@ impl StudyRows {
     ///
     /// # Errors
     /// Bad input: nothing is left of them at some length.
-    pub(in crate::cli) fn rows(&self, study: &Study, base: &Recipe) -> Result<Rows, CliError> {
+    pub(in crate::cli) fn rows(&self, study: &Study, base: &Recipe) -> Result<TrainingRows, CliError> {
         rows_of_data(study, base, &self.data, |rows, length| self.row_lengths(rows, length))
     }
 

@@ -11,16 +11,20 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::cached_rows::CachedRows;
+use super::cached_rows::{cached_preferences, cached_tokens};
+use super::preference_rows;
+use super::row_files::RowFiles;
 use super::token_rows;
 use crate::cli::CliError;
 use crate::cli::data::model_family::ModelFamily;
 use crate::cli::terminal::output::write_exact;
 use crate::tools::Tool;
-use crate::tools::export::{DEEPSPEED_FILE, ExportInput, Known, RenderError, Rendered, TrainedRows, Warning};
+use crate::tools::export::{DEEPSPEED_FILE, ExportInput, Known, RenderError, Rendered, Warning};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::stack::deepspeed_refuses;
-use peft_tune_core::recipe::{DataSettings, Recipe, TargetModules, TargetPreset, TrainerKind, TrainingLength};
+use peft_tune_core::recipe::{
+    DataSettings, Recipe, TargetModules, TargetPreset, TrainedRows, TrainerKind, TrainingLength,
+};
 use peft_tune_core::study::{Metrics, TrialNumber, TrialPlan};
 use peft_tune_engine::data::{BatchSource, PreparedData, evaluation_batches};
 use peft_tune_engine::hub::ModelFiles;
@@ -154,16 +158,16 @@ fn rows_of(
     data: &PreparedData,
     files: &ModelFiles,
     limit: Option<usize>,
-) -> Result<(CachedRows, DataSettings, usize), CliError> {
+) -> Result<(RowFiles, DataSettings, usize), CliError> {
     if recipe.trainer.is_sft() {
-        let rows = CachedRows::of(data)?;
+        let rows = cached_tokens(data)?;
         let settings = token_rows::settings(&recipe.data, std::slice::from_ref(&rows.train), &rows.held_out);
         let windows = evaluation_batches(data.held_out(), 1, limit).count();
         return Ok((rows, settings, windows));
     }
-    let rows = CachedRows::of_preferences(recipe, data, files)?;
-    let (settings, all) = (rows.settings(&recipe.data), data.held_out().len());
-    Ok((rows.into(), settings, limit.map_or(all, |limit| limit.min(all))))
+    let rows = cached_preferences(recipe, data, files)?;
+    let (settings, all) = (preference_rows::settings(&recipe.data, &rows), data.held_out().len());
+    Ok((rows, settings, limit.map_or(all, |limit| limit.min(all))))
 }
 
 /// Settings of `recipe` that a trial in `tool` would train otherwise, each with what to do. Rows, length and

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::cli::CliError;
-use crate::cli::data::known_offline::shape_at;
+use crate::cli::data::model_config::model_shape;
 use crate::cli::data::model_family::{SEARCH_IN_TRL, architecture_of};
 use crate::space::Backend;
 use crate::tools::Tool;
@@ -41,7 +41,7 @@ impl PredictedModel {
     pub(in crate::cli) fn of(backend: &Backend, recipe: &Recipe, config: &Path) -> Result<Self, CliError> {
         check_predicted(backend, recipe)?;
         match backend {
-            Backend::Trl(backend) => Ok(Self::Stack(backend.loader.tool(), Box::new(shape_at(config)?))),
+            Backend::Trl(backend) => Ok(Self::Stack(backend.loader.tool(), Box::new(model_shape(config)?))),
             Backend::Native | Backend::Command(_) => {
                 let architecture = architecture_of(config, SEARCH_IN_TRL)?;
                 Ok(Self::Native(Box::new(architecture)))

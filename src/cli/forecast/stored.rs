@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::predicted_model::PredictedModel;
 use super::trial_device::TrialDevice;
-use crate::cli::data::known_offline::shape_in;
+use crate::cli::data::model_config::model_shape;
 use crate::cli::data::row_lengths::rows_of;
 use crate::space::{Backend, BackendKind, ReadOptions, Study, StudyFile, TrlBackend};
 use crate::store::{DEVICE, Store, StudyOverview};
@@ -74,6 +74,6 @@ fn by_sheet(name: String) -> Option<DeviceFacts> {
 }
 
 fn of_target(study: &Study, config: &Path) -> Option<Arc<TargetForecast>> {
-    let shape = shape_in(config)?;
+    let shape = model_shape(config).ok()?;
     TargetForecast::new(study, shape).ok().flatten().map(Arc::new)
 }

@@ -8,7 +8,6 @@ use crate::cli::CliError;
 use crate::cli::data::epochs;
 use crate::cli::data::learning_rate;
 use crate::cli::data::mixture;
-use crate::cli::data::row_lengths::Rows;
 use crate::cli::data::study_file::{base_of, study_for};
 use crate::cli::data::study_rows::StudyRows;
 use crate::cli::forecast::{PredictedModel, TrialDevice, check_predicted, precisions_of};
@@ -16,7 +15,7 @@ use crate::cli::search::{other_family, trl};
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::{Lengths, summary_line};
 use crate::space::{Backend, Study, TrlBackend};
-use crate::tune::{CostSurvey, Forecast};
+use crate::tune::{CostSurvey, Forecast, TrainingRows};
 use peft_tune_core::predict;
 use peft_tune_core::predict::DataSheet;
 use peft_tune_engine::hub::ModelFiles;
@@ -106,7 +105,7 @@ struct Doubtful {
 }
 
 impl MachineForecast {
-    fn of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>, rows: Rows) -> Result<Self, CliError> {
+    fn of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>, rows: TrainingRows) -> Result<Self, CliError> {
         let base = base_of(study)?;
         let files = ModelFiles::resolve_config(&base.model).map_err(CliError::bad_input)?;
         if let Backend::Trl(TrlBackend { loader, .. }) = study.backend {
@@ -161,7 +160,7 @@ fn check_gpu(study: &Study) -> Result<(), CliError> {
 
 /// The lengths of the training rows; `None` where they cannot be looked at, which is told. Says how often a trial goes over them
 /// where that is more than once.
-fn rows_of(study: &Study, has_data: bool) -> Result<Option<(Rows, Option<Lengths>)>, CliError> {
+fn rows_of(study: &Study, has_data: bool) -> Result<Option<(TrainingRows, Option<Lengths>)>, CliError> {
     let base = base_of(study)?;
     if let Some(stand_in) = epochs::stand_in_of_study(study) {
         tell(format_args!("{stand_in}"));

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::input::AnswersInput;
+use super::values::{is_same, rounded};
 use crate::report::param_value;
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::space::{Distribution, Parameter, Widening};
@@ -204,14 +205,6 @@ fn parts(distribution: &Distribution, values: &[ParamValue], best: Option<&Param
     (0..PARTS).map(one).collect()
 }
 
-/// A bound for people: two digits.
-fn rounded(value: &ParamValue) -> ParamValue {
-    match value {
-        ParamValue::Float(value) => ParamValue::Float(format!("{value:.1e}").parse().unwrap_or(*value)),
-        other => other.clone(),
-    }
-}
-
 /// Whether a parameter can change the loss.
 fn decides_loss(parameter: &Parameter) -> bool {
     let affects = parameter.affects.as_ref();
@@ -243,10 +236,6 @@ fn edge(parameter: &Parameter, value: &ParamValue, trial: &Trial) -> Option<Edge
         highest,
         trial: trial.number,
     })
-}
-
-fn is_same(a: &ParamValue, b: &ParamValue) -> bool {
-    a == b || a.as_f64().is_some_and(|a| Some(a) == b.as_f64())
 }
 
 #[cfg(test)]

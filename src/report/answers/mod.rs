@@ -11,6 +11,7 @@ mod neighbours;
 #[cfg(test)]
 mod testing;
 mod text;
+mod values;
 mod worth;
 
 pub use all::Answers;

@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use super::input::AnswersInput;
+use super::values::is_same;
 use peft_tune_core::objective::Objective;
 use peft_tune_core::space::{Parameter, SearchSpace};
 use peft_tune_core::study::{ParamValue, Params, Trial, TrialNumber, TrialState};
@@ -78,7 +79,7 @@ pub(super) fn neighbours(input: &AnswersInput<'_>) -> Vec<Neighbour> {
         };
         let mut found: Vec<Neighbour> = measured(input, recommended, &parameter.name, from);
         for value in beside(parameter, from) {
-            if found.iter().any(|one| same_value(&one.value, &value)) || is_bracketed(parameter, &found, from, &value) {
+            if found.iter().any(|one| is_same(&one.value, &value)) || is_bracketed(parameter, &found, from, &value) {
                 continue;
             }
             found.extend(
@@ -98,7 +99,7 @@ fn measured(input: &AnswersInput<'_>, recommended: &Trial, name: &str, from: &Pa
         let value = trial.params.get(name);
         let mut others = trial.params.clone();
         others.insert(name.to_owned(), from.clone());
-        value.is_some_and(|value| !same_value(value, from)) && others == recommended.params && trial.state.is_finished()
+        value.is_some_and(|value| !is_same(value, from)) && others == recommended.params && trial.state.is_finished()
     };
     let mut all: Vec<(&Trial, &ParamValue)> = input
         .trials
@@ -230,10 +231,7 @@ fn beside(parameter: &Parameter, from: &ParamValue) -> Vec<ParamValue> {
     let count = distribution.cardinality().filter(|count| *count <= MOST_LEVELS);
     if !distribution.is_ordered() {
         let all = (0..count.unwrap_or(0)).filter_map(|index| distribution.nth(index));
-        return all
-            .filter(|value| !same_value(value, from))
-            .take(MOST_CHOICES)
-            .collect();
+        return all.filter(|value| !is_same(value, from)).take(MOST_CHOICES).collect();
     }
     if let Some(count) = count {
         let mut values: Vec<ParamValue> = (0..count).filter_map(|index| distribution.nth(index)).collect();
@@ -250,7 +248,7 @@ fn beside(parameter: &Parameter, from: &ParamValue) -> Vec<ParamValue> {
         .filter(|unit| (0.0..=1.0).contains(unit));
     steps
         .map(|unit| distribution.value_at(unit))
-        .filter(|value| !same_value(value, from))
+        .filter(|value| !is_same(value, from))
         .collect()
 }
 
@@ -280,11 +278,6 @@ fn changed(space: &SearchSpace, recommended: &Trial, name: &str, value: &ParamVa
         params.insert(parameter.name.clone(), value);
     }
     params.get(name).is_some().then_some(params)
-}
-
-/// Equal, where a number's type does not matter.
-fn same_value(a: &ParamValue, b: &ParamValue) -> bool {
-    a == b || a.as_f64().is_some_and(|a| Some(a) == b.as_f64())
 }
 
 /// Place of a value among others; those without order keep theirs.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::AnswersInput;
+use crate::store::Variants;
 use peft_tune_core::objective::{LOSS, Objective, THROUGHPUT};
 use peft_tune_core::space::{Distribution, Parameter, Scale, SearchSpace, Widening};
 use peft_tune_core::study::{ParamValue, Trial, TrialNumber, TrialState};
@@ -12,7 +13,7 @@ use peft_tune_search::{Insight, Problem, Proposal, UntoldCost};
 pub(super) struct Case {
     pub(super) problem: Problem,
     pub(super) trials: Vec<Trial>,
-    pub(super) variants: BTreeMap<TrialNumber, TrialNumber>,
+    pub(super) variants: Variants,
     pub(super) recommended: TrialNumber,
     /// Seconds of every trial.
     pub(super) each_s: f64,
@@ -68,7 +69,7 @@ pub(super) fn study(params: &[(i64, f64)], values: impl Fn(&ParamValue, &ParamVa
             constraints: Vec::new(),
         },
         trials: (0..).zip(params).map(trial).collect(),
-        variants: BTreeMap::new(),
+        variants: Variants::new(),
         recommended: TrialNumber(0),
         each_s: 10.0,
         next: Vec::new(),

@@ -7,10 +7,10 @@ use super::certainty::{LossCertainty, NoiseSource};
 use super::coverage::{ComparedValue, Coverage, FEW};
 use super::more_time::MoreTime;
 use super::neighbours::{Comparison, Neighbour, NeighbourBasis, NeighbourMetric};
+use super::values::rounded;
 use crate::report::change as share_text;
 use crate::report::{duration, metric_heading, metric_value, param_value};
 use peft_tune_core::objective::LOSS;
-use peft_tune_core::study::ParamValue;
 use peft_tune_search::{Effect, Trend};
 
 /// Parameters that a line names.
@@ -176,13 +176,6 @@ fn change(effect: &Effect) -> f64 {
 
 fn spread(effect: &Effect) -> f64 {
     change(effect).abs()
-}
-
-fn rounded(value: &ParamValue) -> ParamValue {
-    match value {
-        ParamValue::Float(value) => ParamValue::Float(format!("{value:.1e}").parse().unwrap_or(*value)),
-        other => other.clone(),
-    }
 }
 
 /// `loss is best at 0.003 (1.92) and worst at 1e-5 (2.40), best between the ends`.

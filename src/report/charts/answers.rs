@@ -97,6 +97,7 @@ fn neighbours(study: &str, neighbours: &[Neighbour]) -> Option<String> {
     Some(svg.finish())
 }
 
+/// The changes of one objective.
 fn neighbour_panel(svg: &mut Svg, rows: &[&Neighbour], metric: &str, Panel { left, right }: Panel) {
     let of = |row: &Neighbour| row.metrics.iter().find(|one| one.metric == metric).cloned();
     let known: Vec<(usize, NeighbourMetric)> = rows
@@ -191,6 +192,7 @@ fn worth(study: &str, effects: &[Effect]) -> Option<String> {
     Some(svg.finish())
 }
 
+/// The effects on one objective, each in the row of its parameter; the picture has `count` rows.
 fn worth_panel(svg: &mut Svg, rows: &[(usize, &Effect)], metric: &str, Panel { left, right }: Panel, count: usize) {
     let share = |one: &Effect| {
         let share = 100.0 * (one.worst_value - one.best_value) / one.best_value.abs();
@@ -388,6 +390,7 @@ fn more_time(study: &str, one: &MoreTime, growth: &Growth) -> Option<String> {
     }
     Some(svg.finish())
 }
+
 /// A heading for a narrow column; the page says elsewhere what is predicted of a target.
 fn narrow_heading(metric: &str) -> String {
     metric_heading(metric).trim_end_matches(" (predicted)").to_owned()

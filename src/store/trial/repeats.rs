@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use super::measurements::metrics_of_runs;
 use super::trials::TrialId;
 use crate::store::row::{finite, to_i64, to_u64};
 use crate::store::{Store, StoreError, StudyId};
-use peft_tune_core::study::{Confirmed, Metrics, TrialNumber};
+use peft_tune_core::study::{Confirmations, Confirmed, Metrics, TrialNumber};
 
 /// Name of the metric that says at which step a longer training diverged: the loss of that repeat stands for one that
 /// it never had.
 pub const LONGER_DIVERGED_STEP: &str = "longer_diverged_step";
-
-/// Confirmed values of a study's trials, by trial and metric.
-pub type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
 
 /// Repeats of trials, and the confirmations that they give together.
 #[derive(Clone, Copy, Debug)]
@@ -132,15 +130,7 @@ impl Repeats<'_> {
         .fetch_all(&self.store.pool)
         .await
         .map_err(|error| self.store.error(error))?;
-        let mut repeats: BTreeMap<TrialNumber, BTreeMap<i64, Metrics>> = BTreeMap::new();
-        for (number, repeat, name, value) in rows {
-            let of_trial = repeats.entry(TrialNumber(to_u64(number))).or_default();
-            of_trial.entry(repeat).or_default().insert(name, value);
-        }
-        Ok(repeats
-            .into_iter()
-            .map(|(number, runs)| (number, runs.into_values().collect()))
-            .collect())
+        Ok(metrics_of_runs(rows))
     }
 
     /// Values that the repeats of a study's trials confirm; trials that were not repeated are absent.

@@ -1,14 +1,11 @@
 //! Rules on PyTorch's steps: attention that keeps its scores, updates one by one.
 
 use super::evidence::percent;
+use super::products::LEAST_SHARE;
 use super::{Change, Evidence, Finding, Gain, Rule};
 use crate::span::StepPhase;
 use peft_tune_core::recipe::AttentionImplementation;
 
-/// Part of the step from which something is worth a word.
-const LEAST_SHARE: f64 = 0.1;
-/// Name of the attention that makes all scores.
-const EAGER: &str = "eager";
 /// Beginnings of the names of ops that eager attention has for its scores, and no other attention.
 const OF_SCORES: [&str; 2] = ["aten::_softmax", "aten::masked_fill"];
 
@@ -16,7 +13,7 @@ const OF_SCORES: [&str; 2] = ["aten::_softmax", "aten::masked_fill"];
 pub(super) fn eager_attention(evidence: &Evidence<'_>) -> Option<Finding> {
     let profile = evidence.profile;
     profile.setting.stack.as_ref()?;
-    if profile.setting.attention.as_deref() != Some(EAGER) {
+    if profile.setting.attention.as_deref() != Some(AttentionImplementation::Eager.name()) {
         return None;
     }
     let is_of_scores = |name: &str| OF_SCORES.iter().any(|part| name.starts_with(part));
