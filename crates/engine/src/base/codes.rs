@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use crate::checkpoint::Checkpoint;
 use peft_tune_core::recipe::{Precision, QuantizationAware};
