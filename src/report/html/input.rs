@@ -1,5 +1,7 @@
 //! What a page is made from: plain values that the caller read from the database.
 
+use std::collections::BTreeMap;
+
 use crate::report::answers::Answers;
 use crate::report::{Gain, Recommendation};
 use crate::space::Target;

@@ -294,7 +294,7 @@ impl DocumentSet {
 
     /// (tokens, target tokens) of the sequences of document `index`: both of a pair, else the document's own.
     pub fn sequences(&self, index: usize) -> impl Iterator<Item = (usize, usize)> {
-        let (table, row, stretches) = self.located(index);
+        let DocumentPlace { table, row, stretches } = self.located(index);
         let of_stretch = move |stretch: Range<usize>| (stretch.len(), targets_of(table, &row, &stretch));
         let there = stretches.into_iter().filter(|stretch| !stretch.is_empty());
         there.map(of_stretch)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::args::{Args, AskedModel};
-use super::setting::{Measured, Setting};
+use super::setting::Measured;
 use crate::cli::terminal::output::{show, show_part, tell};
 use peft_tune_kernels::device::Device;
 
