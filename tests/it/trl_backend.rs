@@ -171,6 +171,7 @@ fn values_that_promise_nothing_by_prediction_are_measured_beside_a_training() {
         let mut coverage = explained["coverage"].as_array().unwrap().iter();
         let found = coverage.find(|one| one["parameter"] == parameter).unwrap();
         let compared = &found["compared"][0];
+        assert!(compared["trials"].is_array(), "{found}");
         let numbers: Vec<u64> = compared["trials"]
             .as_array()
             .unwrap()

@@ -96,7 +96,7 @@ fn a_study_in_trl_is_searched_continued_and_shown_as_any_other() {
         "trials train in TRL: ",
         "/python (Python 3.12.3)",
         "trl 1.16.0",
-        "on the CPU;",
+        " on the CPU",
     ] {
         assert!(first.contains(part), "{said}");
     }

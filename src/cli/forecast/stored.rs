@@ -20,15 +20,15 @@ use peft_tune_kernels::device::DeviceFacts;
 pub(in crate::cli) async fn of_stored(study: &StudyOverview, store: &Store) -> Option<Arc<Forecast>> {
     let text = store.definitions().file_text(study.id).await.ok()?;
     let options = ReadOptions { check_files: false };
-    let mut file = StudyFile::parse(&study.space_path, &text, options).ok()?;
-    // The file's paths are those of the folder that the search began in; the settings that were stored are whole.
-    let settings = store.definitions().settings(study.id).await.ok()?;
     // The file may say one engine where the command line asked for another.
-    file.backend = match (study.backend.loader(), study.backend) {
+    let backend = match (study.backend.loader(), study.backend) {
         (Some(loader), _) => Backend::Trl(TrlBackend::by(loader)),
         (None, BackendKind::Command) => return None,
         (None, _) => Backend::Native,
     };
+    let mut file = StudyFile::parse_for(&study.space_path, &text, Some(backend), options).ok()?;
+    // The file's paths are those of the folder that the search began in; the settings that were stored are whole.
+    let settings = store.definitions().settings(study.id).await.ok()?;
     file.base = serde_json::from_value(settings["base"].clone()).ok()?;
     let base = file.base.as_ref()?;
     if file.launcher.is_elsewhere() {

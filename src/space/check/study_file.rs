@@ -53,7 +53,17 @@ impl StudyFile {
 
     /// Checks text as if it stood in the file `path`: a study kept in the database, say.
     pub fn parse(path: &Path, text: &str, options: ReadOptions) -> Result<Study, SpaceError> {
-        study_of(Document::parse(path, text)?, options, None)
+        Self::parse_for(path, text, None, options)
+    }
+
+    /// Checks text like [`StudyFile::parse`], for what is `asked` for, as [`StudyFile::read_for`] takes it.
+    pub fn parse_for(
+        path: &Path,
+        text: &str,
+        asked: Option<Backend>,
+        options: ReadOptions,
+    ) -> Result<Study, SpaceError> {
+        study_of(Document::parse(path, text)?, options, asked)
     }
 }
 
