@@ -444,6 +444,6 @@ mod tests {
             text.contains("2 to train on, 28 tokens") && text.contains("2 a row"),
             "{text}"
         );
-        assert!(!text.contains("packing"), "{text}");
+        assert!(!text.contains("\n  packing"), "{text}");
     }
 }
