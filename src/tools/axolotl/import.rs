@@ -20,7 +20,6 @@ const ADAPTER: adapter::AdapterKeys = adapter::AdapterKeys {
 const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
     dtype: &[],
     loads_as_computed: true,
-    counts_bits: false,
     is_4_bits: |keys| Ok(keys.text("adapter")?.as_deref() == Some("qlora")),
     is_double: |keys| {
         let within = keys.part("bnb_config_kwargs", "bnb_config_kwargs.");
@@ -30,6 +29,7 @@ const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
             .flatten();
         Ok(within.or(keys.flag("bnb_4bit_use_double_quant")?).unwrap_or(true))
     },
+    ..precision::PrecisionKeys::NONE
 };
 
 const TRAINER: trainer::TrainerKeys = trainer::TrainerKeys {

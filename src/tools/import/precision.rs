@@ -16,6 +16,8 @@ pub(in crate::tools) struct PrecisionKeys {
     pub is_4_bits: fn(&Keys<'_>) -> Result<bool, StackFileError>,
     /// Whether constants of blocks are quantized too.
     pub is_double: fn(&Keys<'_>) -> Result<bool, StackFileError>,
+    /// Whether another key keeps weights from being quantized.
+    pub is_whole: fn(&Keys<'_>) -> Result<bool, StackFileError>,
 }
 
 impl PrecisionKeys {
@@ -26,6 +28,7 @@ impl PrecisionKeys {
         counts_bits: false,
         is_4_bits: |_| Ok(false),
         is_double: |_| Ok(true),
+        is_whole: |_| Ok(false),
     };
 }
 
@@ -56,6 +59,13 @@ fn quantized(reader: &mut Reader<'_>, own: &PrecisionKeys) -> Result<Option<Prec
         None if (own.is_4_bits)(keys)? => Some(4),
         None => None,
     };
+    let is_whole = (own.is_whole)(keys)?;
+    if let Some(bits) = bits.filter(|_| is_whole) {
+        reader.note(format!(
+            "the tool trains all parameters, and turns the {bits} bits of the weights off"
+        ));
+    }
+    let bits = bits.filter(|_| !is_whole);
     for key in ["bnb_4bit_quant_type", "quantization_type"] {
         if let Some(form) = keys.text(key)?.filter(|form| bits == Some(4) && form != "nf4") {
             reader.unknown_word(key, &form, "nf4");

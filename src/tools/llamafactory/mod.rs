@@ -19,6 +19,7 @@ pub(super) const ROW: ToolRow = ToolRow {
     export: export::EXPORT,
     import: ImportRow {
         file: FileKind::Training,
+        library: None,
         has_own_keys: |keys| {
             ["finetuning_type", "cutoff_len", "lora_target", "stage"]
                 .iter()

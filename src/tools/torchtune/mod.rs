@@ -27,6 +27,7 @@ pub(super) const ROW: ToolRow = ToolRow {
     export: export::EXPORT,
     import: ImportRow {
         file: FileKind::Training,
+        library: None,
         has_own_keys: |keys| {
             let model = keys.part("model", "model.");
             model.is_some_and(|model| model.has("_component_"))
