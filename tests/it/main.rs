@@ -199,6 +199,8 @@ mod tied_embeddings;
 mod trackers;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.
 mod train;
+/// Scripts and notebooks that train, read as settings.
+mod training_scripts;
 /// Files that a trial in another stack trains from, beside what `export` writes.
 mod trial_files;
 /// One trial through a pool of workers; no tests of its own.

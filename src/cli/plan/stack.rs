@@ -103,6 +103,7 @@ fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Tool>) -> Result<A
 
 fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, CliError> {
     let imported = import::read_recipe(path, stack).map_err(CliError::bad_input)?;
+    forecast::check_predicted(&imported.recipe)?;
     let setting = imported.setting();
     let mut notes = imported.assumed;
     if !imported.uncounted.is_empty() {
