@@ -3,4 +3,4 @@
 set -euo pipefail
 # shellcheck source=.ci/cuda.sh
 . .ci/cuda.sh
-scripts/gpu/build-test.sh self doctor memory train traps products turing search samples ceilings inference
+scripts/gpu/build-test.sh self doctor auto memory train traps products turing search samples ceilings findings inference

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use peft_tune::space::{ReadOptions, Study, StudyFile, recipe_for};
-use peft_tune::tune::Forecast;
+use peft_tune::tune::{Forecast, TrainingRows};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::{Machine, Prediction, RowLengths};
 use peft_tune_core::recipe::{Precision, Recipe};
@@ -42,15 +42,13 @@ pub(crate) fn run(path: &Path, count: usize, seed: u64) {
         println!("  {:<24}{:>10.1} {}", one.name, one.value, one.unit);
     }
     let source = BatchSource::new(data.train().clone(), &base.batch, RowOrder::File).expect("rows");
-    let rows = [(
-        (base.batch.sequence_length, base.batch.packing),
-        RowLengths::new(source.row_documents()),
-    )];
+    let mut rows = TrainingRows::default();
+    rows.insert(&base.batch, RowLengths::new(source.row_documents()));
     let predictor = peft_tune_engine::predictor(
         Architecture::from_config(&files.config).expect("a known architecture"),
         Machine::Measured(Box::new(measured)),
     );
-    let forecast = Forecast::new(&study, predictor, rows.into());
+    let forecast = Forecast::new(&study, predictor, rows);
     let mut random = Pcg64::seed_from_u64(seed);
     let mut table = Vec::new();
     for _ in 0..count {

@@ -1,4 +1,4 @@
-"""The worker of `backend: trl` without PyTorch: what it reads and writes, and what it counts.
+"""The worker of `backend: trl` and `unsloth` without PyTorch: what it reads and writes, and what it counts.
 
     python3 -m unittest discover -s python/tests -p test_backends.py
 """
@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import math
+import multiprocessing
 import os
 import statistics
 import subprocess
@@ -27,9 +28,12 @@ except ImportError:
 from peft_tune.backends import (
     base_model,
     device,
+    disturbance,
     evaluation,
     faults,
     first_adapter,
+    gpu_load,
+    host_load,
     kinds,
     launched,
     losses,
@@ -39,11 +43,15 @@ from peft_tune.backends import (
     protocol,
     rank_group,
     ranks,
+    rewards,
     rival,
     serve,
+    settings,
     steady,
+    tools,
     trainer,
     trial_files,
+    unsloth,
 )
 from peft_tune.backends.control import Control
 from peft_tune.backends.device import Device
@@ -252,14 +260,24 @@ class Steady(unittest.TestCase):
         self.assertIsNone(steady.median([]))
 
     def test_a_profile_has_a_warm_up_and_then_its_steps(self):
-        profile = steady.Profile({"steps": 2, "max_warmup_steps": 3})
+        begun = []
+
+        def watch():
+            begun.append(pushed)
+            return host_load.HostWatch(host_load.Busy(), TWO_PROCESSORS)
+
         pushed = 0
+        profile = steady.Profile({"steps": 2, "max_warmup_steps": 3}, watch)
         while not profile.is_over:
+            pushed += 1
             seconds = {"total": 1.0, "data": 0.1, "forward": 0.2, "backward": 0.5, "optimizer": 0.2}
             profile.push({"tokens": 50, "seconds": seconds})
-            pushed += 1
         metrics = profile.metrics()
         self.assertEqual((pushed, metrics["warmup_steps"], metrics["measured_steps"]), (5, 3, 2))
+        # The watch is beside the measured steps alone.
+        self.assertEqual((begun, profile.disturbance().lost), ([3], 0.5))
+        steady.Profile({"steps": 1, "max_warmup_steps": 0}, watch)
+        self.assertEqual(len(begun), 2)
         self.assertEqual((metrics["throughput"], metrics["step_s"], metrics["backward_s"]), (50.0, 1.0, 0.5))
 
     @unittest.skipUnless(GOLDEN.is_dir(), "the engine's numbers are not here")
@@ -268,6 +286,211 @@ class Steady(unittest.TestCase):
             found = steady.throughput([tuple(step) for step in case["steps"]])
             for name in ("tokens_per_s", "spread", "interval"):
                 self.assertAlmostEqual(getattr(found, name), case[name], delta=1e-9 * max(abs(case[name]), 1.0))
+
+
+#: A measurement with as many threads as there are processors.
+TWO_PROCESSORS = host_load.Load(threads=2, cores=2, ranks=1)
+
+
+class Scripted:
+    """Counters that were written down."""
+
+    def __init__(self, readings):
+        self._readings = [host_load.Counters(**reading) for reading in readings]
+
+    def read(self):
+        return self._readings.pop(0)
+
+
+def busy_for(seconds):
+    """Keeps a processor busy."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+class HostLoads(unittest.TestCase):
+    @unittest.skipUnless(GOLDEN.is_dir(), "the engine's numbers are not here")
+    def test_what_was_lost_is_what_the_engine_says(self):
+        for case in json.loads((GOLDEN / "disturbed.json").read_text())["host"]:
+            watch = host_load.HostWatch(Scripted(case["readings"]), host_load.Load(**case["load"]))
+            for _ in case["readings"][2:]:
+                watch.step_ended()
+            found = watch.finish()
+            readings = found.readings
+            for value, expected in (
+                (found.lost, case["lost"]),
+                (found.share(), case["share"]),
+                (readings["own_cpu_share"], case["own_share"]),
+                (readings["cpu_pressure"], case["waiting_share"]),
+                (readings["other_cores"], case["other_cores"]),
+                (readings["clock_mhz"], case["clock_mhz"]),
+            ):
+                if expected is None:
+                    self.assertIsNone(value, case)
+                else:
+                    self.assertAlmostEqual(value, expected, delta=1e-9, msg=case)
+
+    def test_the_files_of_linux_are_read(self):
+        with tempfile.TemporaryDirectory() as root:
+            for file, text in (
+                ("proc/pressure/cpu", "some avg10=1.00 avg60=0.00 avg300=0.00 total=2500000\nfull avg10=0.00 total=0\n"),
+                ("proc/stat", "cpu  999 0 0 0\ncpu0 100 20 30 5000 70 4 6 50 0 0\ncpu1 900 0 0 0\ncpu2 0 0 40 0\nintr 7\n"),
+                ("sys/devices/system/cpu/cpu2/cpufreq/scaling_cur_freq", "2400000\n"),
+                ("sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq", "<unknown>\n"),
+            ):
+                path = Path(root, file)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            counters = host_load.HostCounters(root)
+            counters.cpus = [0, 2]
+            found = counters.read()
+            self.assertEqual((found.waiting_s, found.clock_mhz, found.stolen_s), (2.5, 2400.0, 0.5))
+            self.assertAlmostEqual(found.busy_s, 2.0)
+        with tempfile.TemporaryDirectory() as root:
+            found = host_load.HostCounters(root).read()
+            self.assertEqual((found.waiting_s, found.busy_s, found.clock_mhz), (None, None, None))
+            self.assertGreater(found.own_s, 0.0)
+
+    @unittest.skipUnless(sys.platform == "linux", "the clocks of other processes are Linux'")
+    def test_processes_that_read_rows_are_no_others(self):
+        counters = host_load.HostCounters()
+        reader = multiprocessing.get_context("fork").Process(target=busy_for, args=(60.0,), daemon=True)
+        reader.start()
+        try:
+            while (read := counters.read()).own_s - time.process_time() < 0.05:
+                time.sleep(0.01)
+        finally:
+            reader.kill()
+            reader.join()
+        self.assertIsNone(read.waiting_s)
+        # What it has used is not lost when it ends.
+        self.assertGreater(counters.read().own_s - time.process_time(), 0.04)
+
+    @unittest.skipUnless(sys.platform == "linux", "others are counted on Linux")
+    def test_a_loop_that_takes_the_processors_is_noticed(self):
+        cpus = len(host_load.HostCounters().cpus)
+        loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cpus)]
+        try:
+            began, share = time.monotonic(), 0.0
+            # A busy machine may not let a loop run for a while.
+            while not share and time.monotonic() - began < 60:
+                watch = host_load.HostWatch(host_load.HostCounters(), host_load.Load(cpus, cpus, 1))
+                for _ in range(3):
+                    busy_for(0.1)
+                    watch.step_ended()
+                share = watch.finish().share()
+        finally:
+            for loop in loops:
+                loop.kill()
+                loop.wait()
+        self.assertGreater(share, 0.0)
+
+    def test_a_disturbed_measurement_is_marked_with_what_it_may_have_lost(self):
+        metrics = {"throughput": 500.0, "throughput_interval": 0.02}
+        disturbance.mark(metrics, 0.0)
+        self.assertEqual(metrics, {"throughput": 500.0, "throughput_interval": 0.02})
+        disturbance.mark(metrics, 0.5)
+        self.assertEqual((metrics["disturbed"], metrics["throughput_interval"]), (0.5, 1.0))
+        metrics = {}
+        disturbance.mark(metrics, 7.0)
+        self.assertAlmostEqual(metrics["throughput_interval"], 9.0)
+
+
+class StandInNvml(types.ModuleType):
+    """The library of a driver that knows one GPU, on which this process and another compute."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self):
+        super().__init__("pynvml")
+        self.clock, self.reasons, self.asked = 2000, 0x04, []
+        self.processes = [os.getpid(), 7]
+
+    def nvmlInit(self):  # noqa: N802 - the library's name, as those below
+        self.asked.append("init")
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802
+        if uuid != "GPU-1a":
+            raise self.NVMLError("Not Found")
+        return uuid
+
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu):  # noqa: N802
+        return [types.SimpleNamespace(pid=process) for process in self.processes]
+
+    def nvmlDeviceGetProcessUtilization(self, gpu, since):  # noqa: N802
+        self.asked.append(since)
+        told = [(os.getpid(), 90, 5), (7, 20, 6), (7, 40, 7), (8, 10, 6)]
+        return [types.SimpleNamespace(pid=pid, smUtil=used, timeStamp=at) for pid, used, at in told]
+
+    def nvmlDeviceGetClockInfo(self, gpu, kind):  # noqa: N802
+        return self.clock
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu):  # noqa: N802
+        return self.reasons
+
+    def nvmlDeviceGetPowerUsage(self, gpu):  # noqa: N802
+        raise self.NVMLError("Not Supported")
+
+
+class GpuLoads(unittest.TestCase):
+    def setUp(self):
+        self.nvml = StandInNvml()
+        patched = unittest.mock.patch.dict(sys.modules, pynvml=self.nvml)
+        patched.start()
+        self.addCleanup(patched.stop)
+
+    def test_others_are_told_from_this_process(self):
+        sampler = gpu_load.GpuSampler("1a")
+        found = sampler.sample()
+        self.assertAlmostEqual(found.other_utilisation, 0.4)
+        self.assertEqual((found.clock_mhz, found.power_w, found.temperature_c, found.is_held), (2000, None, None, False))
+        sampler.sample()
+        self.assertEqual(self.nvml.asked, ["init", 0, 7])
+        # The driver's numbers are others than those of a container.
+        self.nvml.processes = [31, 32]
+        self.assertIsNone(sampler.sample().other_utilisation)
+
+    def test_a_measurement_has_what_the_driver_told_meanwhile(self):
+        watch = gpu_load.GpuWatch(gpu_load.GpuSampler("1a"))
+        watch.step_ended()
+        found = watch.finish()
+        self.assertAlmostEqual(found.share(), 0.4)
+        self.assertEqual((found.readings["gpu_clock_mhz"], found.readings["gpu_power_w"]), (2000, None))
+        unknown = gpu_load.GpuWatch(None)
+        unknown.step_ended()
+        self.assertEqual((unknown.finish().share(), set(unknown.finish().readings.values())), (0.0, {None}))
+
+    @unittest.skipUnless(GOLDEN.is_dir(), "the engine's numbers are not here")
+    def test_what_was_lost_is_what_the_engine_says(self):
+        for case in json.loads((GOLDEN / "disturbed.json").read_text())["gpu"]:
+            samples = [gpu_load.GpuSample(**sample) for sample in case["samples"]]
+            self.assertAlmostEqual(gpu_load.lost_on_gpu(samples), case["lost"], delta=1e-9)
+
+    def test_a_clock_is_held_by_heat_or_by_hardware_that_says_no_more(self):
+        for reasons, is_held in ((0x01, False), (0x04, False), (0x48, True), (0x24, True), (0x08, True), (0x88, False)):
+            self.nvml.reasons = reasons
+            self.assertEqual(gpu_load.GpuSampler("1a").sample().is_held, is_held, hex(reasons))
+
+    @unittest.skipUnless(sys.platform == "linux", "namespaces are Linux'")
+    def test_why_a_gpu_is_not_watched_is_said(self):
+        self.assertIn("NVML does not know it (Not Found)", gpu_load.why_unwatched("2b"))
+        with unittest.mock.patch.object(gpu_load, "NUMBERED_BY_THE_HOST", os.stat("/proc/self/ns/pid").st_ino):
+            self.assertIsNone(gpu_load.why_unwatched("1a"))
+        with unittest.mock.patch.object(gpu_load, "NUMBERED_BY_THE_HOST", 0):
+            self.assertIn("this container", gpu_load.why_unwatched("1a"))
+        with unittest.mock.patch.dict(sys.modules, pynvml=None):
+            self.assertIn("pip install nvidia-ml-py", gpu_load.why_unwatched("1a"))
+
+    def test_a_device_is_watched_as_what_it_is(self):
+        cuda = StandInCuda()
+        cuda.get_device_properties = lambda index: types.SimpleNamespace(uuid="1a")
+        gpu = Device("cuda:0", types.SimpleNamespace(cuda=cuda)).watch_load(1)
+        self.assertAlmostEqual(gpu.finish().lost, 0.4)
+        torch = types.SimpleNamespace(get_num_threads=lambda: 2)
+        self.assertIn("own_cpu_share", Device("cpu", torch).watch_load(1).finish().readings)
+        self.assertEqual(Device("cpu", torch).watch_load(1, is_busy=True).finish().share(), 0.75)
 
 
 class StandInCuda:
@@ -512,6 +735,29 @@ class Steps(unittest.TestCase):
         self.assertLess(second["seconds"]["total"], 0.0)
         self.assertEqual(set(event["seconds"]), {"data", "forward", "backward", "optimizer", "total"})
 
+    def test_documents_of_one_long_row_are_counted_by_their_places(self):
+        class Row(list):
+            shape = (1, 6)
+
+            def numel(self):
+                return len(self)
+
+            def __eq__(self, other):
+                return Row(one == other for one in self)
+
+            def __ne__(self, other):
+                return Row(one != other for one in self)
+
+            def __getitem__(self, _):
+                return Row(list(self)[1:])
+
+            def sum(self):
+                return sum(self)
+
+        batch = {"input_ids": Row([5] * 6), "labels": Row([-100, 1, 2, -100, 3, -100]), "position_ids": Row([0, 1, 2, 0, 1, 0])}
+        self.assertEqual(kinds.counts_of_tokens(batch), (3, 6, 3))
+        self.assertEqual(kinds.counts_of_tokens({**batch, "attention_mask": Row([1, 1, 1, 1, 0, 0])}), (1, 4, 3))
+
     def test_a_training_diverges_as_the_engine_s(self):
         def step(loss, norm=1.0):
             return {"step": 1, "loss": loss, "grad_norm": norm}
@@ -601,6 +847,51 @@ class Evaluations(unittest.TestCase):
         self.assertEqual((both.losses, both.right), ([10.0, 20.0, 30.0, 40.0, 50.0], 3))
         self.assertTrue(models[0].training)
 
+    def test_pairs_are_compared_over_all_ranks_and_no_further_than_a_rival_asks_for(self):
+        class Model:
+            training = True
+
+            def eval(self):
+                self.training = False
+
+            def train(self, mode):
+                self.training = mode
+
+        def trainer_of():
+            return types.SimpleNamespace(
+                beta=1.0,
+                data_collator=list,
+                model_wrapped=Model(),
+                _prepare_inputs=lambda inputs: inputs,
+                compute_loss_context_manager=contextlib.nullcontext,
+            )
+
+        def ask(model, inputs, number):
+            return [float(row) for row in inputs], ([float(row) for row in inputs], [1.5] * len(inputs), len(inputs))
+
+        def evaluated(of_ranks, rows=(1, 2, 3, 4, 5), watch=None):
+            found = preference.evaluated_pairs(trainer_of(), rows, 2, of_ranks, ask, watch)
+            return found._replace(seconds=0.0)
+
+        told = []
+        torch = types.SimpleNamespace(no_grad=contextlib.nullcontext)
+        with unittest.mock.patch.dict(sys.modules, torch=torch):
+            alone = evaluated(ranks.Ranks())
+            of_rival = {"loss": 19.5, "rows": {"target_tokens": [1] * 40, "losses": list(range(40))}}
+            watch = rival.BesideRival(of_rival, lambda: [1] * 40)
+            part = evaluated(ranks.Ranks(), range(1, 41), watch)
+            for rank in (1, 0):
+                of_rank = ranks.Ranks(rank, 2, lambda value: told.append(value) or told[::-1])
+                # That asked for its process already.
+                del told[-1]
+                both = evaluated(of_rank)
+        self.assertEqual(both, alone)
+        self.assertEqual((both.losses, both.target_tokens, both.rewards.accuracy), ([1.0, 2.0, 3.0, 4.0, 5.0], 5, 0.8))
+        self.assertEqual(both.rows(), {"target_tokens": [1] * 5, "losses": [1.0, 2.0, 3.0, 4.0, 5.0]})
+        # Each pair is one nat worse than the rival's.
+        self.assertEqual((watch.loss, len(part.losses), part.target_tokens), (20.5, 16, 16))
+        self.assertIn(part.rewards.accuracy, (1.0, 15 / 16))
+
     def test_one_micro_batch_says_nothing_of_its_error(self):
         found = evaluation.Evaluation([10.0, 20.0], [10, 10], 4, 0, 0.5)
         self.assertNotIn("standard_error", found.event(1, 1))
@@ -611,7 +902,7 @@ class Preferences(unittest.TestCase):
     """What is made of rewards."""
 
     def test_a_pair_counts_where_the_chosen_answer_has_the_higher_reward(self):
-        found = preference.rewards_of_pairs([1.0, 2.0, 0.0, 5.0], [0.0, 3.0, 0.0, 1.0])
+        found = rewards.rewards_of_pairs([1.0, 2.0, 0.0, 5.0], [0.0, 3.0, 0.0, 1.0])
         self.assertEqual((found.accuracy, found.margin), (0.5, 1.0))
         # Wilson's interval of two of four.
         self.assertAlmostEqual(found.low, 0.15, places=2)
@@ -620,33 +911,33 @@ class Preferences(unittest.TestCase):
 
     def test_answers_without_partners_are_compared_each_with_each(self):
         good, bad = [3.0, 1.0, 1.0], [0.0, 1.0]
-        found = preference.rewards_of_kinds(good, bad)
+        found = rewards.rewards_of_kinds(good, bad)
         pairs = [one > other for one in good for other in bad]
         self.assertAlmostEqual(found.accuracy, sum(pairs) / len(pairs))
         self.assertAlmostEqual(found.margin, 5 / 3 - 0.5)
         self.assertTrue(0.0 < found.low < found.accuracy < found.high <= 1.0)
 
     def test_the_interval_of_a_share_of_all_is_no_point(self):
-        found = preference.rewards_of_pairs([1.0] * 4, [0.0] * 4)
+        found = rewards.rewards_of_pairs([1.0] * 4, [0.0] * 4)
         metrics = preference.Preferred([0.5] * 4, 8, found, 0.0).metrics()
         self.assertEqual((metrics["reward_accuracy"], metrics["reward_margin_interval"]), (1.0, 0.0))
         self.assertGreater(metrics["reward_accuracy_interval"], 0.4)
 
     def test_one_pair_says_nothing_of_how_sure_its_margin_is(self):
-        found = preference.rewards_of_pairs([1.0], [0.0])
+        found = rewards.rewards_of_pairs([1.0], [0.0])
         self.assertNotIn("reward_margin_interval", preference.Preferred([0.5], 2, found, 0.0).metrics())
-        self.assertIsNone(preference.rewards_of_kinds([1.0, 2.0], [0.0]).margin_error)
+        self.assertIsNone(rewards.rewards_of_kinds([1.0, 2.0], [0.0]).margin_error)
 
     def test_logarithms_hold_far_out(self):
         for value in (-800.0, -3.0, 0.0, 3.0, 800.0):
-            self.assertAlmostEqual(preference.log_sigmoid(value) - preference.log_sigmoid(-value), value)
-        self.assertAlmostEqual(preference.sigmoid(3.0), 1 / (1 + math.exp(-3.0)))
+            self.assertAlmostEqual(rewards.log_sigmoid(value) - rewards.log_sigmoid(-value), value)
+        self.assertAlmostEqual(rewards.sigmoid(3.0), 1 / (1 + math.exp(-3.0)))
         one, other = math.log(0.8), math.log(0.25)
-        self.assertAlmostEqual(preference.log_odds_ratio(one, other), math.log((0.8 / 0.2) / (0.25 / 0.75)))
-        self.assertEqual(preference.log_odds_ratio(0.0, other), math.inf)
+        self.assertAlmostEqual(rewards.log_odds_ratio(one, other), math.log((0.8 / 0.2) / (0.25 / 0.75)))
+        self.assertEqual(rewards.log_odds_ratio(0.0, other), math.inf)
 
     def test_a_reward_that_is_no_number_is_no_loss(self):
-        found = preference.rewards_of_pairs([math.nan, 1.0], [0.0, 0.0])
+        found = rewards.rewards_of_pairs([math.nan, 1.0], [0.0, 0.0])
         self.assertTrue(math.isnan(preference.Preferred([0.5, 0.5], 8, found, 0.0).loss))
 
     def test_held_out_rows_come_in_slices_and_beside_the_answer_before(self):
@@ -663,30 +954,36 @@ class Preferences(unittest.TestCase):
         others = [row["KL_completion_ids"] for start in (0, 2) for row in beside[start : start + 2]]
         self.assertEqual((others, beside.length), ([[3], [0], [1], [2]], 16))
 
+    def test_the_reference_is_a_copy_where_the_whole_model_trains(self):
+        def has_copy(use_peft, **training):
+            of_model = types.SimpleNamespace(use_peft=use_peft)
+            return settings.Settings(None, types.SimpleNamespace(**training), of_model, {}).has_copy
+
+        self.assertTrue(has_copy(False, precompute_ref_log_probs=False))
+        self.assertFalse(has_copy(True, precompute_ref_log_probs=False))
+        self.assertFalse(has_copy(False, precompute_ref_log_probs=True))
+        self.assertFalse(has_copy(False))
+
+    def test_rows_of_answers_are_as_long_as_their_own_sequences(self):
+        class Tokens(dict):
+            @property
+            def column_names(self):
+                return list(self)
+
+        prompts = [[0] * length for length in (1, 4, 2)]
+        pairs = Tokens(prompt_ids=prompts, chosen_ids=[[1], [1], [1]], rejected_ids=[[1], [1], [1] * 5])
+        self.assertEqual(trial_files.Answers(pairs, None).longest(2), [2, 1])
+        # An answer of another row does not count.
+        answers, beside = [[1], [1], [1]], [[1] * 9, [1], [1]]
+        others = Tokens(prompt_ids=prompts, completion_ids=answers, KL_completion_ids=beside, label=[True] * 3)
+        self.assertEqual(trial_files.Answers(others, None).longest(3), [1, 2, 0])
+        apart = Tokens(chosen_input_ids=prompts, chosen_labels=prompts, rejected_input_ids=[[1] * 9, [1], [1]])
+        self.assertEqual(trial_files.Answers(apart, None).longest(1), [0])
+
     def test_a_row_says_where_a_trainer_is_and_what_it_reads(self):
         self.assertEqual([kind.file for kind in kinds.KINDS.values()], [f"trl_{name}.yaml" for name in kinds.KINDS])
         compared = [name for name, kind in kinds.KINDS.items() if kind.compares]
         self.assertEqual(compared, ["dpo", "kto", "orpo"])
-class StandInRows(list):
-    """Figures of a tensor, one a row."""
-
-    def double(self):
-        return self
-
-    def __neg__(self):
-        return StandInRows([-value for value in self])
-
-    def sum(self, dim=None):
-        return sum(self) if dim is None else self
-
-    def tolist(self):
-        return list(self)
-
-
-def output_of(losses, targets):
-    """What a model says of a micro-batch whose rows have these losses and target tokens."""
-    log_probs, right = StandInRows([-loss for loss in losses]), StandInRows([1] * len(losses))
-    return types.SimpleNamespace(log_probs=log_probs, label_mask=StandInRows(targets), is_top1=right)
 
 
 class Rivals(unittest.TestCase):
@@ -709,10 +1006,10 @@ class Rivals(unittest.TestCase):
         for number in rival.order(tally.batches, watch.next_look() is not None):
             part = tally.rows_of(number)
             losses = [self.of_rival(row) + self.TOKENS * worse_by for row in range(part.start, part.stop)]
-            tally.take(number, output_of(losses, [self.TOKENS] * len(losses)))
+            tally.take(number, evaluation.OfBatch(losses, [self.TOKENS] * len(losses), len(losses)))
             if tally.is_looked_at(watch) and watch.look(*tally.so_far()):
                 break
-        self.assertEqual(tally.right, len(tally.so_far()[0]))
+        self.assertEqual(sum(tally.beside()), len(tally.so_far()[0]))
         return tally.so_far()
 
     @unittest.skipUnless(GOLDEN.is_dir(), "the engine's numbers are not here")
@@ -831,6 +1128,9 @@ class Faults(unittest.TestCase):
         ):
             self.assertFalse(fault.spoils_loss(request, phase))
         self.assertFalse(faults.Fault("nan:train").spoils_loss({"number": 2**64 - 1}, "train"))
+        busy = faults.Fault("busy:profile")
+        busy.at({"number": 1}, "profile")
+        self.assertTrue(busy.makes_busy({"number": 1}, "profile") and not fault.makes_busy({"number": 3}, "train"))
         faults.Fault(None).at({"number": 1}, "train")
 
     def test_what_is_no_fault_is_refused(self):
@@ -848,11 +1148,78 @@ class Probes(unittest.TestCase):
         self.assertTrue(probe.is_met("torch", "2.15.0+cpu"))
         self.assertEqual((probe.requirement("trl"), probe.requirement("torch")), ("trl>=1.16,<2", "torch>=2.9"))
 
+    def test_unsloth_has_ranges_of_its_own(self):
+        needed = probe.ranges("unsloth")
+        self.assertEqual((next(iter(needed)), needed["torch"]), ("unsloth", probe.VERSIONS["torch"]))
+        self.assertTrue(probe.is_met("trl", "1.15.0", needed) and probe.is_met("unsloth", "2026.10.9", needed))
+        self.assertFalse(probe.is_met("unsloth", "2026.10.8", needed))
+        with unittest.mock.patch.object(probe, "version_of", {"trl": "1.15.0"}.get):
+            told = probe.probe("unsloth")
+        self.assertEqual((told["unsloth"], told["missing"][0]), (None, "unsloth>=2026.10.9,<2027"))
+        self.assertNotIn("unsloth", probe.probe())
+
     def test_packages_that_some_values_need_are_told_where_they_are(self):
         there = {"schedulefree": "1.4.1", "trl": "1.16.0"}
         with unittest.mock.patch.object(probe, "version_of", there.get):
             told = probe.probe()
         self.assertEqual((told["optional"], told["trl"], told["torch"]), ({"schedulefree": "1.4.1"}, "1.16.0", None))
+
+
+SCRIPT = """
+import torch
+model, tokenizer = FastLanguageModel.from_pretrained(model_name="/base", dtype=torch.bfloat16, load_in_4bit=False)
+model = FastLanguageModel.get_peft_model(model=model, r=8, target_modules=["q_proj"], use_dora=True)
+config = SFTConfig(max_length=64, lr_scheduler_kwargs={"min_lr_rate": 0.1}, eval_strategy="epoch", output_dir="./run")
+trainer = SFTTrainer(model=model, args=config)
+"""
+
+
+class OfUnsloth(unittest.TestCase):
+    """What is read of unsloth's script."""
+
+    def parsed(self, script, **more):
+        class Config(types.SimpleNamespace):
+            dataset_kwargs = fsdp = deepspeed = None
+
+        modules = {"trl": types.SimpleNamespace(SFTConfig=Config), "torch": types.SimpleNamespace(bfloat16="BF16")}
+        with unittest.mock.patch.dict(sys.modules, modules):
+            return unsloth.parsed(script, is_gpu=True, **more)
+
+    def test_a_trial_has_the_arguments_of_the_script_but_for_what_it_must_not_do(self):
+        found = self.parsed(SCRIPT)
+        self.assertEqual(found.loader.of_model, {"model_name": "/base", "dtype": "BF16", "load_in_4bit": False})
+        self.assertEqual(found.loader.of_adapter, {"r": 8, "target_modules": ["q_proj"], "use_dora": True})
+        training = vars(found.training)
+        self.assertEqual((training["max_length"], training["lr_scheduler_kwargs"]), (64, {"min_lr_rate": 0.1}))
+        self.assertEqual((training["eval_strategy"], training["dataset_kwargs"]), ("no", {"skip_prepare_dataset": True}))
+        # Nothing stays for the next trial, and the trainer is given no adapter.
+        self.assertEqual((found.keeps_base, found.adapter(), found.model.use_dora, found.packs), (False, None, True, False))
+
+    def test_what_is_no_such_script_is_refused(self):
+        for script, message in (
+            (SCRIPT.replace("SFTConfig(", "Config("), "does not call SFTConfig"),
+            (SCRIPT.replace('"/base"', "where()"), "cannot be read"),
+            (SCRIPT.replace("torch.bfloat16", "torch.float4"), "cannot be read"),
+            ("def", "cannot be read"),
+        ):
+            with self.assertRaisesRegex(trial_files.Invalid, message):
+                self.parsed(script)
+        with self.assertRaisesRegex(trial_files.Invalid, "no trainer `dpo`"):
+            self.parsed(SCRIPT, trainer="dpo")
+
+    def test_an_adapter_is_put_on_a_model_whose_base_was_counted(self):
+        model = types.SimpleNamespace(parameters=lambda: [StandInTensor(), StandInTensor()], buffers=list)
+        loader = types.SimpleNamespace(load=lambda: (model, "tokenizer"), with_adapter=lambda model: ("adapted", model))
+        found = self.parsed(SCRIPT)._replace(loader=loader)
+        bases = base_model.BaseModels(types.SimpleNamespace(empty=lambda: None))
+        self.assertEqual(bases.take(found, "/base"), (("adapted", model), 16))
+        self.assertEqual((bases.tokenizer(found, "/base"), bases.held_bytes), ("tokenizer", 0))
+
+    def test_each_backend_is_a_tool(self):
+        self.assertEqual([(tool.name, tool.needs_gpu) for tool in tools.TOOLS.values()], [("trl", False), ("unsloth", True)])
+        files, program = types.SimpleNamespace(config="", trainer="kto"), trial_files.Program(tool="unsloth")
+        with self.assertRaisesRegex(trial_files.Invalid, "unsloth have no trainer `kto`"):
+            tools.parsed(program, files, is_gpu=True)
 
 
 ANSWER = {

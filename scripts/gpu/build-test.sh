@@ -47,6 +47,6 @@ echo "the program with NVIDIA support links and starts"
 if [ "${1:-}" = --without-stand-in ]; then exit; fi
 # The other parts (parity, mixtures, launches, ranks, profile, reference, generate, check) are for a person to run.
 if [ $# = 0 ]; then
-  set -- self doctor memory train offload bytes hopper traps forms products sums ada turing graphs search samples ceilings inference
+  set -- self doctor memory train offload bytes hopper traps forms products sums ada turing graphs search samples ceilings findings inference
 fi
 scripts/gpu/stand-in-test.sh "$@"

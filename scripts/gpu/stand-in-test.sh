@@ -586,6 +586,30 @@ PYTHON
   "$program" show sums_longer 0 | grep -q "adapters' products are parts of the weights'" || die "show does not say how sums were made"
 }
 
+# The engine is checked on the GPU before `backend: auto` takes it, once. The whole check takes as long as the part parity: what is not done in
+# time has failed, and trials go on in TRL, which a script says it has.
+part_auto() {
+  local python=$folder/python-of-auto
+  cat > "$python" <<'PYTHON'
+#!/bin/sh
+echo '{"python": "3.12.3", "torch": "2.15.0", "transformers": "5.23.0", "peft": "0.21.2", "trl": "1.16.0", "accelerate": "1.15.0", "datasets": "5.2.0", "devices": [], "missing": []}'
+PYTHON
+  chmod +x "$python"
+  space auto '[1, 2]' bf16 2
+  export PEFT_TUNE_MOCK=0.01 PEFT_TUNE_GPU_CHECK_SECONDS=3
+  quietly "$program" search "$folder/auto.yaml" --backend auto --python "$python"
+  grep -q 'checking the built-in engine on stand-in for a GPU against the CPU, once' "$folder/log" || die "the check is not told"
+  grep -q 'auto takes TRL: .*it failed its check on stand-in for a GPU, against the CPU in 3.* it was not done within 3.0 s' "$folder/log" ||
+    { cat "$folder/log" >&2 && die "an engine that is not checked in time is taken"; }
+  quietly "$program" search "$folder/auto.yaml" --as again --backend auto --python "$python"
+  ! grep -q 'checking the built-in engine' "$folder/log" || die "the verdict is not kept"
+  "$program" doctor --json --python "$python" 2> /dev/null | grep -q '"known_family": "trl"' || die "doctor does not know the verdict"
+  # Another GPU has a verdict of its own.
+  STAND_IN_GPU_NAME=another quietly "$program" search "$folder/auto.yaml" --as other --backend auto --python "$python"
+  grep -q 'checking the built-in engine on another against' "$folder/log" || die "the verdict of another GPU is taken"
+  unset PEFT_TUNE_MOCK PEFT_TUNE_GPU_CHECK_SECONDS
+}
+
 # Trials above the study's limit, and trials for which the device itself has no memory, end as such; the others of the same process do not.
 part_search() {
   space limited '[1, 4]' '[bf16, nf4]' 4 ', memory_limit: 2900000'
@@ -661,13 +685,15 @@ part_profile() {
 }
 
 # profiled CLOCK PRECISION CHECK [VARIABLE=VALUE ...]: a profile by a made-up clock, whose JSON Python's CHECK holds of. There, `found` are
-# the rules that found something, and `about` compares within a twentieth.
+# the rules that found something, and `about` compares within a twentieth. CHANGE is what sed changes in the recipe before,
+# and BUDGET the time by that clock.
 profiled() {
   local clock=$1 precision=$2 check=$3
   shift 3
   recipe ceilings "$precision" none adamw 20
-  env STAND_IN_GPU_CLOCK="$clock" "$@" "$program" profile "$folder/ceilings.yaml" --device cuda --budget 2s --json ${VERIFY:+--verify} \
-    > "$folder/profile.json" 2> "$folder/log" || { tail -n 40 "$folder/log" >&2 && die "profile by the clock $clock"; }
+  sed -i -e "${CHANGE:-}" "$folder/ceilings.yaml"
+  env STAND_IN_GPU_CLOCK="$clock" "$@" "$program" profile "$folder/ceilings.yaml" --device cuda --budget "${BUDGET:-2s}" --json \
+    ${VERIFY:+--verify} > "$folder/profile.json" 2> "$folder/log" || { tail -n 40 "$folder/log" >&2 && die "profile by the clock $clock"; }
   python3 - "$folder/profile.json" "$check" <<'PYTHON' || die "profile in $precision by the clock $clock: $check"
 import json, sys
 
@@ -681,6 +707,7 @@ def about(value, expected):
     return -0.05 < value / expected - 1 < 0.1
 
 slow = {"low_tensor_core_use", "slow_op", "slow_number_type"}
+idle = {"launch_bound", "host_bound", "copies_not_overlapped"}
 print(f"   MFU {arithmetic['mfu']:.3f} of {arithmetic['peak_flops_per_s']:.3g} FLOP/s, {steps['tokens_per_s']:.0f} tokens/s, "
       f"spans {steps['spanned']['slowdown']:.2f}x, {sorted(found)}")
 if not eval(f"({sys.argv[2]})"):
@@ -704,7 +731,7 @@ assert gpu["from"] == "measured" and gpu["name"] == "stand-in for a GPU", gpu
 assert set(values) == {"gpu gemm fp32", "gpu gemm bf16", "gpu gemm fp16", "gpu memory"}, values
 assert all(abs(value / (1 if name == "gpu memory" else 0.1) - 1) < 0.05 for name, value in values.items()), values
 PYTHON
-  profiled $even bf16 'about(arithmetic["mfu"], 1) and about(arithmetic["hfu"], 1) and not slow & set(found)'
+  profiled $even bf16 'about(arithmetic["mfu"], 1) and about(arithmetic["hfu"], 1) and not (slow | idle) & set(found)'
   ! grep -q 'measuring' "$folder/log" || die "what doctor measured is measured again"
   python3 -c 'import json, sys; found = json.load(open(sys.argv[1]))["profile"]
 assert found["arithmetic"]["peak_from"] == "measured" and found["setting"]["memory_limit_bytes"] == 4 << 30, found["setting"]
@@ -725,6 +752,20 @@ assert products and all(0.8 < share < 1.05 for share in products), products' "$f
     steps["spanned"]["timed_by"] == "events" and profile["setting"]["device"] == "stand-in for a GPU" and
     not (slow | {"room_for_a_larger_micro_batch", "small_micro_batch"}) & set(found)'
   "$program" query --format csv "select count(*) from ceiling where threads = 0" | tail -1 | grep -qx 2 || die "the ceilings of two GPUs are not kept"
+}
+
+# What a GPU waits for is found in steps that have the fault, by clocks that are made up.
+part_findings() {
+  local -x PEFT_TUNE_DB="$folder/findings.db"
+  # Products of a rate at which measuring takes seconds: the other clocks' would take hours.
+  STAND_IN_GPU_CLOCK=1e8,1e8,1e9,0,1e-5,0 quietly "$program" doctor --measure
+  # Kernels of a microsecond: the host launches none as fast.
+  BUDGET=200ms profiled 1e15,1e15,1e15,1e-6,1e-6,0 bf16 '"launch_bound" in found'
+  # A host that does not continue for a twentieth of a second when a wait is over.
+  profiled 1e15,1e15,1e15,1e-6,1e-6,5e-2 bf16 '"host_bound" in found'
+  # Gradients to the host and values back, at 10 MB/s, when the norm of all gradients is known.
+  CHANGE='s/rank: 8,/rank: 64,/; s/max_grad_norm: 1.0/max_grad_norm: 1.0, offload: host/' profiled 1e15,1e15,1e7,1e-6,1e-6,0 bf16 \
+    '"host_updates_wait" in found and found["copies_not_overlapped"]["change"] == {"optimizer_offload": "none"}'
 }
 
 # What a model takes to answer is counted on the device.
@@ -819,8 +860,8 @@ PYTHON
 parts=("$@")
 parity=
 if [ ${#parts[@]} -eq 0 ]; then
-  parts=(self doctor memory launches train offload bytes mixtures hopper traps forms products sums ada turing graphs reference generate search samples lost ranks profile
-    ceilings inference check)
+  parts=(self doctor auto memory launches train offload bytes mixtures hopper traps forms products sums ada turing graphs reference generate search samples lost ranks profile
+    ceilings findings inference check)
   # It takes as long as all others together, and one processor.
   quietly "$folder/self_test"
   "$program" gpu-check --device cuda --parts parity > "$folder/parity" 2>&1 &

@@ -41,6 +41,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True  # not beside the sources
 sys.path.insert(0, str(ROOT / "src/cli/export"))
 import installed  # noqa: E402
+from chosen_names import among  # noqa: E402
 
 
 def tiny_model(vocabulary=64):
@@ -242,19 +243,11 @@ def deepspeed_is_missing(tool, directory):
     return asks and importlib.util.find_spec("deepspeed") is None
 
 
-def names_of_tools(text):
-    names = text.split(",")
-    for name in names:
-        if name not in TOOLS:
-            raise argparse.ArgumentTypeError(f"no tool {name}; there are {', '.join(TOOLS)}")
-    return names
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directories", nargs="+", type=pathlib.Path)
-    parser.add_argument("--tools", type=names_of_tools, default=list(TOOLS), help="names with commas between")
-    parser.add_argument("--require", type=names_of_tools, default=[], help="names with commas between")
+    parser.add_argument("--tools", type=among("tool", TOOLS), default=list(TOOLS), help="names with commas between")
+    parser.add_argument("--require", type=among("tool", TOOLS), default=[], help="names with commas between")
     parser.add_argument("--train", action="store_true", help="train three steps with TRL")
     options = parser.parse_args()
     directories = [directory.resolve() for directory in options.directories]

@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True  # not beside the sources
+from chosen_names import among  # noqa: E402
 from trl_worker import ASSETS, query  # noqa: E402
 
 #: Words of the quickstart's tokenizer.
@@ -198,19 +199,11 @@ def check_peft_refuses(options, name):
     print(f"{name}: PEFT refuses `out_proj`, and with it all-linear, and the search says so")
 
 
-def names_of(text):
-    names = text.split(",")
-    for name in names:
-        if name not in FAMILIES:
-            raise argparse.ArgumentTypeError(f"no family {name}; there are {', '.join(FAMILIES)}")
-    return names
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=lambda path: str(pathlib.Path(path).resolve()))
     parser.add_argument("folder", type=lambda path: pathlib.Path(path).resolve(), help="for what is written")
-    parser.add_argument("--only", type=names_of, default=list(FAMILIES), help="names of families")
+    parser.add_argument("--only", type=among("family", FAMILIES), default=list(FAMILIES), help="names of families")
     options = parser.parse_args()
     for name in options.only:
         check(options, name)

@@ -5,11 +5,15 @@
 The interpreter that runs this has TRL. Of each trainer:
 
 search    two trials are complete, with a loss and rewards
+peak      the peak of tensors that a trial measured beside what `plan --stack trl --device cpu` predicts: within 10%
 fields    the trainer's arguments and LoraConfig of a trial beside those that TRL's parser makes of the export, field by field
 losses    a trial's steps beside those of TRL's own trainer, by the export's file, rows and seed
 held out  what the trial measures after the last of them beside what that trainer says of the same rows in one micro-batch:
           rewards, and the loss of dpo; those of kto and orpo are means of TRL's that depend on the micro-batch
+ranks     two ranks of a micro-batch each, linked by gloo, beside one device with two: losses and norms of the steps (of kto of
+          the first one, before which nothing has drifted), held-out losses and rewards
 start     one step of the exported folder, started as its file says
+whole     of kto also a search that trains the whole model in bf16, beside a copy of it: the peak as above
 """
 
 import argparse
@@ -26,11 +30,14 @@ sys.dont_write_bytecode = True  # not beside the sources
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "src/cli/export"))
 import installed  # noqa: E402
-from trl_worker import ASSETS, OF_LENGTH, compare_fields, overridden, plan_of, query, watched_worker  # noqa: E402
+from chosen_names import among  # noqa: E402
+from trl_worker import ASSETS, OF_LENGTH, compare_fields, overridden, plan_of, query, watched_worker, worker_of  # noqa: E402
 
 STEPS, HELD_OUT, ROWS = 4, 8, 72
 #: Relative difference of losses that the order of a sum makes.
 WITHIN = 1e-4
+#: Share of the measured peak by which the predicted one may miss it.
+PEAK_WITHIN = 0.1
 
 #: What each study fixes beside its trainer, and fields of a trial that may then differ.
 SPACES = {
@@ -38,8 +45,11 @@ SPACES = {
     "kto": ("reference: each_step", set()),
     "orpo": ("schedule: constant", set()),
 }
+#: What trains.
+ADAPTER = "rank: 4\n  dropout: 0\n  precision: fp32"
+WHOLE = "method: full\n  precision: bf16"
 STUDY = """\
-study: {kind}
+study: {study}
 model: {assets}/base
 data: {{train: {folder}/{kind}_train.jsonl, held_out: {folder}/{kind}_held_out.jsonl}}
 space:
@@ -48,11 +58,9 @@ space:
   {fixed}
   learning_rate: 3e-3
   warmup: 0
-  rank: 4
-  dropout: 0
+  {trained}
   micro_batch: 4
   gradient_accumulation: 2
-  precision: fp32
 trial: {{sequence_length: 64, profile_steps: 2, profile_warmup: 2, training_steps: 6, evaluation: {{rows: {held_out}, times: 2}}}}
 sampler: grid
 pruner: none
@@ -98,14 +106,20 @@ def program(options, *words):
     return ran
 
 
+def search(options, kind, study, trained):
+    """Searches a study of this name."""
+    fixed, _ = SPACES[kind]
+    path = options.folder / f"{study}.yaml"
+    said = {"study": study, "kind": kind, "fixed": fixed, "trained": trained, "assets": ASSETS, "folder": options.folder}
+    text = STUDY.format(**said, held_out=HELD_OUT, python=sys.executable)
+    path.write_text(text, encoding="utf-8")
+    program(options, "search", path, "--db", options.database)
+
+
 def check_search(options, kind):
     """Searches, and returns the number of a complete trial with its recipe."""
     write_rows(options, kind)
-    fixed, _ = SPACES[kind]
-    path = options.folder / f"{kind}.yaml"
-    text = STUDY.format(kind=kind, fixed=fixed, assets=ASSETS, folder=options.folder, held_out=HELD_OUT, python=sys.executable)
-    path.write_text(text, encoding="utf-8")
-    program(options, "search", path, "--db", options.database)
+    search(options, kind, kind, ADAPTER)
     trials = query(options, f"select state from trial_summary where study = '{kind}'")
     if [trial["state"] for trial in trials] != ["complete"] * 2:
         fail(f"trials of {kind} are not complete: {trials}")
@@ -120,6 +134,19 @@ def check_search(options, kind):
     )
     found = query(options, statement)[0]
     return found["number"], json.loads(found["recipe"])
+
+
+def check_peak(options, study):
+    """Returns by which share of the measured peak of tensors the predicted one of a study misses it."""
+    words = ["--stack", "trl", "--device", "cpu", "--json", "--db", options.database]
+    planned = program(options, "plan", options.folder / f"{study}.yaml", *words)
+    predicted = json.loads(planned.stdout)["peak_tensors_bytes"]
+    statement = f"select max(value) as peak from trial_metric where study = '{study}' and name = 'peak_memory'"
+    measured = query(options, statement)[0]["peak"]
+    error = predicted / measured - 1
+    if abs(error) > PEAK_WITHIN:
+        fail(f"the peak of {study} is {measured / 1e6:.2f} MB, predicted were {predicted / 1e6:.2f} MB ({error:+.1%})")
+    return error
 
 
 def exported(options, kind, number):
@@ -194,6 +221,28 @@ def check_held_out(kind, told, theirs):
     return ", ".join(compared)
 
 
+def check_ranks(options, kind, recipe):
+    """Compares a training on two devices with that on one, and returns the number of its steps that are."""
+    on_one, on_two = (json.loads(json.dumps(recipe)) for _ in range(2))
+    on_one["batch"].update(micro_batch=2, gradient_accumulation=2)
+    on_two["batch"].update(micro_batch=2, gradient_accumulation=1, devices=2)
+    with worker_of(options) as worker:
+        one, two = [worker.run(number, of_this, plan_of(STEPS)) for number, of_this in enumerate([on_one, on_two])]
+    # TRL takes the drift of kto over the micro-batches of all ranks.
+    steps = 1 if kind == "kto" else STEPS
+    compared = []
+    for told in (one, two):
+        values = [step[name] for step in told.steps[:steps] for name in ("loss", "grad_norm", "tokens")]
+        values.append(told.ended["state"]["metrics"]["loss_before"])
+        if kind != "kto":
+            last = told.evaluations[-1]
+            values += [last["loss"], *last["reward"].values()]
+        compared.append(values)
+    if len(one.steps) != STEPS or len(two.steps) != STEPS or any(map(differs, *compared)):
+        fail(f"on two devices {kind} trains to {compared[1]}, and on one to {compared[0]}")
+    return steps
+
+
 def check_start(kind, folder):
     config = f"trl_{kind}.yaml"
     if kind == "orpo":
@@ -211,6 +260,7 @@ def check_start(kind, folder):
 
 def check(options, kind):
     number, recipe = check_search(options, kind)
+    error = check_peak(options, kind)
     folder = exported(options, kind, number)
     record = options.folder / f"{kind}_record.jsonl"
     with watched_worker(options, record) as worker:
@@ -219,24 +269,20 @@ def check(options, kind):
     losses, evaluated = trained_by_trl(options, kind, folder)
     check_losses(kind, told, losses)
     compared = check_held_out(kind, told, evaluated)
+    on_ranks = check_ranks(options, kind, recipe)
     check_start(kind, folder)
-    as_trl = f"{STEPS} losses, and {compared} of held-out rows, as TRL's"
-    print(f"{kind}: two trials; {fields} as exported; {as_trl}; the export starts")
-
-
-def names_of(text):
-    names = text.split(",")
-    for name in names:
-        if name not in SPACES:
-            raise argparse.ArgumentTypeError(f"no trainer {name}; there are {', '.join(SPACES)}")
-    return names
+    as_trl = f"{STEPS} losses, and {compared} of held-out rows, as TRL's; {on_ranks} losses on two ranks as on one"
+    print(f"{kind}: two trials; a peak predicted {error:+.1%}; {fields} as exported; {as_trl}; the export starts")
+    if kind == "kto":
+        search(options, kind, "whole", WHOLE)
+        print(f"{kind} of the whole model beside its copy: a peak predicted {check_peak(options, 'whole'):+.1%}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=lambda path: str(pathlib.Path(path).resolve()))
     parser.add_argument("folder", type=lambda path: pathlib.Path(path).resolve(), help="for what is written")
-    parser.add_argument("--only", type=names_of, default=list(SPACES), help="names of trainers")
+    parser.add_argument("--only", type=among("trainer", SPACES), default=list(SPACES), help="names of trainers")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     options.database = options.folder / "preferences.db"

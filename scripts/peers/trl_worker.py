@@ -14,7 +14,8 @@ compiled   the same of a compiled model, where it is asked for: its compiler tak
 steps      `peft-tune check` of ten steps from one adapter, in fp32 and in bf16: the engines agree; losses in fp32 within 1e-5
 peak       the measured peak beside what `plan --check --stack trl --device cpu` predicts: within 3%
 limit      a trial that needs more than it may take is out of memory, and the process trains the next one
-profile    `profile --backend trl`: phases make up the step, products are its largest op, parts of the memory its peak; a trace
+profile    `profile --backend trl`: phases make up the step, products are its largest op, parts of the memory its peak; a trace;
+           eager attention is found
 overhead   the least of later trials' time besides its steps and evaluations: under half a second
 kills      a search each of whose Python workers is killed by SIGKILL, at a random moment of its start or of a trial:
            no finished trial is lost or run again, no process is left
@@ -34,6 +35,7 @@ import types
 
 sys.dont_write_bytecode = True  # not beside the sources
 import ten_steps  # noqa: E402
+from chosen_names import among  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 ASSETS = HERE.parents[1] / "search_spaces" / "quickstart"
@@ -439,6 +441,11 @@ def check_profile(options):
     if sum(part["bytes"] for part in memory["parts"]) != memory["peak_bytes"]:
         fail(f"parts of the memory are not its peak: {memory}")
     events = len(json.loads(trace.read_text(encoding="utf-8"))["traceEvents"])
+    path.write_text(json.dumps({**recipe, "torch": {"attn_implementation": "eager"}}), encoding="utf-8")
+    findings = json.loads(ten_steps.run(options.program, *words, folder=options.folder).stdout)["diagnosis"]
+    eager = [finding["evidence"] for finding in findings if finding["rule"] == "eager_attention"]
+    if not eager or " 0.0% " in eager[0]:
+        fail(f"attention that keeps its scores is not found by its passes over them: {findings}")
     print(f"profile: phases are {shares:.1%} of the step, {first} is its largest op, {events} events in the trace")
 
 
@@ -610,20 +617,13 @@ CHECKS = {
 }
 
 
-def names_of(text):
-    names = text.split(",")
-    for name in names:
-        if name not in CHECKS:
-            raise argparse.ArgumentTypeError(f"no check {name}; there are {', '.join(CHECKS)}")
-    return names
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=lambda path: str(pathlib.Path(path).resolve()))
     parser.add_argument("database", type=lambda path: pathlib.Path(path).resolve())
     parser.add_argument("folder", type=lambda path: pathlib.Path(path).resolve(), help="for what is written")
-    parser.add_argument("--only", type=names_of, default=[name for name in CHECKS if name != "compiled"], help="names of checks")
+    usual = [name for name in CHECKS if name != "compiled"]
+    parser.add_argument("--only", type=among("check", CHECKS), default=usual, help="names of checks")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1, help="of the moments of kills")

@@ -18,11 +18,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
 
 def watch(record):
-    from trl import DPOTrainer, KTOTrainer, SFTTrainer
-    from trl.experimental.orpo import ORPOTrainer
+    from peft_tune.backends.kinds import KINDS
 
-    for trainer in (SFTTrainer, DPOTrainer, KTOTrainer, ORPOTrainer):
-        watch_class(trainer, record)
+    for kind in KINDS.values():
+        watch_class(kind.trainer_class(), record)
 
 
 def watch_class(trainer, record):

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::commands::commands;
 use crate::report::html::{
-    Confirmation, Finding, ImportanceShare, ImportanceView, Measured, MemoryParts, PageInput, PhaseTimes, Prediction,
-    Timing, TrialCurves,
+    Confirmation, Finding, ImportanceShare, ImportanceView, MeasuredCurve, MemoryParts, PageInput, PhaseTimes,
+    Prediction, TrialCurves,
 };
 use crate::report::{Recommendation, against_baseline, gains, with_found_length, with_length};
 use crate::store::{
@@ -71,7 +71,7 @@ impl Gatherer {
             wall_s: study.wall_s,
             objectives: study.objectives.clone(),
             constraints: study.constraints.clone(),
-            timings: times.iter().map(timing).collect(),
+            trial_wall_s: times.iter().filter_map(|one| Some((one.number, one.wall_s?))).collect(),
             front,
             inherited,
             trial_curves,
@@ -253,7 +253,7 @@ fn add_reports(trial_curves: &mut Vec<TrialCurves>, reported: &BTreeMap<TrialNum
         if known.is_some_and(|index| !trial_curves[index].curves.is_empty()) {
             continue;
         }
-        let reported = objectives.iter().map(|objective| Measured {
+        let reported = objectives.iter().map(|objective| MeasuredCurve {
             name: objective.metric.clone(),
             over: "steps",
             points: curve
@@ -262,7 +262,7 @@ fn add_reports(trial_curves: &mut Vec<TrialCurves>, reported: &BTreeMap<TrialNum
                 .map(|(step, value)| (step as f64, value))
                 .collect(),
         });
-        let curves: Vec<Measured> = reported.filter(|one| !one.points.is_empty()).collect();
+        let curves: Vec<MeasuredCurve> = reported.filter(|one| !one.points.is_empty()).collect();
         match known {
             Some(index) => trial_curves[index].curves = curves,
             None => trial_curves.push(TrialCurves {
@@ -294,14 +294,6 @@ fn recommended(study: &StudyOverview, trials: &[Trial]) -> Option<Recommendation
     })
 }
 
-fn timing(times: &TrialTimes) -> Timing {
-    Timing {
-        number: times.number.0,
-        ended_at: times.ended_at.clone().unwrap_or_default(),
-        wall_s: times.wall_s.unwrap_or(0.0),
-    }
-}
-
 async fn one(store: &Store, study: StudyId, number: TrialNumber) -> Result<TrialCurves, StoreError> {
     let profile = store.steps().of(study, number, Phase::Profile).await?;
     let train = store.steps().of(study, number, Phase::Train).await?;
@@ -320,22 +312,22 @@ async fn one(store: &Store, study: StudyId, number: TrialNumber) -> Result<Trial
 }
 
 /// Training loss over tokens.
-pub(super) fn training_curve(steps: &[StepRecord]) -> Measured {
+pub(super) fn training_curve(steps: &[StepRecord]) -> MeasuredCurve {
     let mut tokens = 0;
     let point = |step: &StepRecord| {
         tokens += step.tokens;
         (tokens as f64, step.loss)
     };
-    Measured {
+    MeasuredCurve {
         name: "training loss".to_owned(),
         over: "tokens",
         points: steps.iter().map(point).filter(|(_, loss)| loss.is_finite()).collect(),
     }
 }
 
-fn held_out_curve(evaluations: &[EvaluationRecord]) -> Measured {
+fn held_out_curve(evaluations: &[EvaluationRecord]) -> MeasuredCurve {
     let points = evaluations.iter().map(|one| (one.tokens as f64, one.loss));
-    Measured {
+    MeasuredCurve {
         name: "held-out loss".to_owned(),
         over: "tokens",
         points: points.filter(|(_, loss)| loss.is_finite()).collect(),

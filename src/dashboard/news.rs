@@ -119,7 +119,7 @@ fn by<'a, K: std::hash::Hash + Eq, V>(values: &'a [V], key: impl Fn(&'a V) -> K)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::html::{Measured, PageInput, TrialCurves};
+    use crate::report::html::{MeasuredCurve, PageInput, TrialCurves};
     use peft_tune_core::objective::{LOSS, Objective};
     use peft_tune_core::study::{Trial, TrialNumber, TrialState};
 
@@ -131,7 +131,7 @@ mod tests {
                 metrics: [(LOSS, number as f64)].into(),
             },
         });
-        let curve = Measured {
+        let curve = MeasuredCurve {
             name: "training loss".into(),
             over: "tokens",
             points: (0..points).map(|x| (x as f64, 1.0)).collect(),

@@ -102,7 +102,7 @@ impl MlflowExperiment<'_> {
         }
         let times = self.runs.first().zip(self.runs.last());
         let (first_s, last_s) = times.map_or((0.0, 0.0), |(first, last)| (first.started_s, last.started_s));
-        self.write_meta(&experiment, (first_s, last_s))?;
+        self.write_meta(&experiment, first_s, last_s)?;
         for run in self.runs {
             self.write_run(&experiment, run)?;
         }
@@ -119,7 +119,7 @@ impl MlflowExperiment<'_> {
         let experiment = folder.join(self.id());
         let first_s = self.runs.first().map_or(0.0, |run| run.started_s);
         if !experiment.join("meta.yaml").exists() {
-            self.write_meta(&experiment, (first_s, first_s))?;
+            self.write_meta(&experiment, first_s, first_s)?;
         }
         self.runs.iter().try_for_each(|run| self.write_run(&experiment, run))
     }
@@ -137,12 +137,7 @@ impl MlflowExperiment<'_> {
     ///
     /// # Errors
     /// Where writing fails.
-    pub fn tag(
-        &self,
-        folder: &Path,
-        trial: TrialNumber,
-        (key, value): (&str, Option<&str>),
-    ) -> Result<(), ExportError> {
+    pub fn tag(&self, folder: &Path, trial: TrialNumber, key: &str, value: Option<&str>) -> Result<(), ExportError> {
         let path = folder
             .join(self.id())
             .join(self.run_id(trial))
@@ -157,7 +152,7 @@ impl MlflowExperiment<'_> {
         }
     }
 
-    fn write_meta(&self, experiment: &Path, (created_s, updated_s): (f64, f64)) -> Result<(), ExportError> {
+    fn write_meta(&self, experiment: &Path, created_s: f64, updated_s: f64) -> Result<(), ExportError> {
         let meta = [
             ("artifact_location", json!(uri(experiment))),
             ("creation_time", json!(milliseconds(created_s))),

@@ -1,18 +1,13 @@
 //! What a recommendation wins against the baseline, in words.
 
-use std::collections::BTreeMap;
-
 use super::number::{metric_words, times};
 use peft_tune_core::objective::{Direction, LOSS, Objective, PEAK_MEMORY, THROUGHPUT, measured_of};
-use peft_tune_core::study::{Confirmed, Trial, TrialNumber, TrialState};
+use peft_tune_core::study::{Confirmations, Trial, TrialState};
 
 /// Share below which two values are called the same.
 const SAME: f64 = 0.0005;
 /// Ratio from which a percentage would be hard to read.
 const LARGE: f64 = 3.0;
-
-/// What repeats say, by trial and metric.
-type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
 
 /// An objective of a recommended trial beside the baseline's.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -125,7 +120,8 @@ fn words(metric: &str, ratio: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peft_tune_core::study::{FailReason, Metrics, Params};
+    use peft_tune_core::study::{Confirmed, FailReason, Metrics, Params, TrialNumber};
+    use std::collections::BTreeMap;
 
     fn trial(number: u64, metrics: [(&str, f64); 3]) -> Trial {
         Trial {

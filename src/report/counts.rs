@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use peft_tune_core::study::{Trial, TrialNumber, TrialState};
+use crate::store::Variants;
+use peft_tune_core::study::{Trial, TrialState};
 
 /// Trials by how they ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -46,7 +47,7 @@ impl Counts {
 
     /// The counts with those of `variants` that are among `trials`.
     #[must_use]
-    pub fn with_variants(mut self, trials: &[Trial], variants: &BTreeMap<TrialNumber, TrialNumber>) -> Self {
+    pub fn with_variants(mut self, trials: &[Trial], variants: &Variants) -> Self {
         let of = trials.iter().filter(|trial| variants.contains_key(&trial.number));
         self.variants = of.count();
         self

@@ -8,8 +8,9 @@ use serde::Serialize;
 use super::basis::{basis, loss_rows_text};
 use super::number::{metric_heading, metric_value, param_value};
 use super::table::{Align, TextTable, printable};
+use crate::store::Variants;
 use peft_tune_core::objective::{Objective, TARGET_SHORTFALL, THROUGHPUT, measured_of};
-use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, TrialNumber, disturbed, in_peace, neighbours};
+use peft_tune_core::study::{Confirmations, Metrics, ParamValue, Params, TrialNumber, disturbed, in_peace, neighbours};
 
 /// A trial of the front.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -24,17 +25,16 @@ pub struct FrontRow {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrontNotes<'a> {
     pub recommended: Option<TrialNumber>,
-    pub confirmed: &'a BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>,
+    pub confirmed: &'a Confirmations,
     pub predicted: &'a BTreeMap<TrialNumber, BTreeMap<String, f64>>,
     /// Trials that took their loss over, with the training that measured it.
-    pub variants: &'a BTreeMap<TrialNumber, TrialNumber>,
+    pub variants: &'a Variants,
 }
 
 /// The front as a table: the objectives, then the params that differ from row to row; those that are the same in all rows
 /// stand in a line below. A star marks the recommended trial. What was predicted of an objective stands beside it, where there is
-/// room. Where some
-/// trials were repeated, or are variants of a training, a column says of which the values are `confirmed`, of which `measured`
-/// once, and whose loss a variant has; also which losses rest on a part of the held-out rows.
+/// room. Where some trials were repeated, or are variants of a training, a column says of which the values are `confirmed`, of
+/// which `measured` once, and whose loss a variant has; also which losses rest on a part of the held-out rows.
 pub(super) fn front_table(
     objectives: &[Objective],
     rows: &[FrontRow],
@@ -121,7 +121,9 @@ impl<'a> FrontColumns<'a> {
         let mut headings = vec![("trial".to_owned(), Align::Right)];
         for (objective, is_predicted) in self.objectives.iter().zip(&self.is_predicted) {
             headings.push((metric_heading(&objective.metric), Align::Right));
-            headings.extend(here(objective).map(|metric| (format!("{} here", metric_heading(metric)), Align::Right)));
+            headings.extend(
+                measured_here(objective).map(|metric| (format!("{} here", metric_heading(metric)), Align::Right)),
+            );
             headings.extend(is_predicted.then(|| ("predicted".to_owned(), Align::Right)));
         }
         headings.extend(self.says_basis.then(|| ("basis".to_owned(), Align::Left)));
@@ -141,7 +143,7 @@ impl<'a> FrontColumns<'a> {
                 value.map_or_else(|| "-".to_owned(), |value| metric_value(&objective.metric, value))
             };
             cells.push(text(row.metrics.value(&objective.metric)));
-            cells.extend(here(objective).map(|metric| text(row.metrics.value(metric))));
+            cells.extend(measured_here(objective).map(|metric| text(row.metrics.value(metric))));
             cells.extend(is_predicted.then(|| text(self.notes.prediction(row, objective))));
         }
         cells.extend(self.says_basis.then(|| self.basis_of(row)));
@@ -176,7 +178,7 @@ fn is_disturbed(row: &FrontRow) -> bool {
 }
 
 /// What was measured here of an objective that is predicted of another stack.
-fn here(objective: &Objective) -> Option<&'static str> {
+fn measured_here(objective: &Objective) -> Option<&'static str> {
     measured_of(&objective.metric)
 }
 

@@ -8,11 +8,14 @@ use serde::Serialize;
 use peft_tune_core::predict::{mean_longest, padding_share};
 use peft_tune_core::recipe::BatchSettings;
 
-/// Lengths of the rows to train on, in tokens.
+/// Lengths of the rows to train on, in tokens; of pairs, lengths of their sequences.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Lengths {
     /// Rows to train on; held-out ones are not among them.
     pub rows: u64,
+    /// Sequences of a row: both answers of a pair with their prompt.
+    #[serde(skip_serializing_if = "is_one")]
+    pub sequences: usize,
     pub tokens: u64,
     pub mean: f64,
     pub median: usize,
@@ -71,10 +74,12 @@ pub struct AtLength {
     /// Tokens of the longest row after the cut.
     pub longest: usize,
     pub padding: Vec<MicroBatchPadding>,
-    /// Rows that packing makes of them.
-    pub packed_rows: u64,
+    /// Rows that packing makes of them; absent of pairs, which nobody packs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packed_rows: Option<u64>,
     /// Share of those rows that holds tokens.
-    pub packed_full: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packed_full: Option<f64>,
 }
 
 /// What micro-batches of one size pad, where rows are made as long as the longest of theirs.
@@ -84,7 +89,8 @@ pub struct MicroBatchPadding {
     /// Share of padding among all tokens.
     pub share: f64,
     /// Tokens with padding over those of packed rows: what packing saves a stack that pads.
-    pub packing_saves: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packing_saves: Option<f64>,
 }
 
 /// Whether rows of a micro-batch are padded.
@@ -100,13 +106,14 @@ pub enum Padder {
 #[derive(Clone, Debug, Default)]
 pub struct RowsAtLength {
     pub sequence_length: usize,
-    /// Tokens of each row after the cut.
+    /// Tokens of each row after the cut; of pairs those of one sequence after the other.
     pub lengths: Vec<usize>,
     pub cut_rows: u64,
     pub cut_tokens: u64,
     pub dropped_rows: u64,
     pub too_long_rows: u64,
-    pub packed_rows: u64,
+    /// Rows that packing makes of them, where rows are packed at all.
+    pub packed_rows: Option<u64>,
 }
 
 /// Lines of the chart are at most so long.
@@ -128,13 +135,16 @@ impl Lengths {
             .map(|at| at.longest)
     }
 
-    /// The lengths of rows before any cut, and at each sequence length with these micro-batches.
+    /// The lengths of rows of so many sequences before any cut, and at each sequence length with these micro-batches.
     pub fn new(
         mut lengths: Vec<usize>,
+        sequences: usize,
         at: Vec<RowsAtLength>,
         micro_batches: &[usize],
         sample: Option<SampleOf>,
     ) -> Self {
+        let sequences = sequences.max(1);
+        let at = at.into_iter().map(|rows| AtLength::new(rows, sequences, micro_batches));
         lengths.sort_unstable();
         let tokens: usize = lengths.iter().sum();
         let quantile = |share: f64| {
@@ -142,7 +152,8 @@ impl Lengths {
             lengths.get(place.saturating_sub(1)).copied().unwrap_or(0)
         };
         Self {
-            rows: lengths.len() as u64,
+            rows: (lengths.len() / sequences) as u64,
+            sequences,
             tokens: tokens as u64,
             mean: tokens as f64 / lengths.len().max(1) as f64,
             median: quantile(0.5),
@@ -151,7 +162,7 @@ impl Lengths {
             sample,
             histogram: histogram(&lengths),
             sets: Vec::new(),
-            at: at.into_iter().map(|rows| AtLength::new(rows, micro_batches)).collect(),
+            at: at.collect(),
         }
     }
 
@@ -187,10 +198,14 @@ impl Lengths {
             );
         }
         let (median, most, longest) = (self.median, self.most_rows, self.longest);
-        line(
-            "tokens a row",
-            &format!("mean {mean:.1}, median {median}, 95% up to {most}, longest {longest}"),
-        );
+        let lengths = format!("mean {mean:.1}, median {median}, 95% up to {most}, longest {longest}");
+        match self.sequences {
+            1 => line("tokens a row", &lengths),
+            sequences => line(
+                "sequences",
+                &format!("{sequences} a row, each with its prompt; tokens: {lengths}"),
+            ),
+        }
         let highest = self.histogram.iter().map(|bin| bin.rows).max().unwrap_or(1).max(1);
         // What stands before a bar takes its part of a narrow terminal.
         let longest_bar = width.map_or(BAR, |width| width.saturating_sub(BEFORE_BAR).clamp(1, BAR));
@@ -207,23 +222,27 @@ impl Lengths {
 }
 
 impl AtLength {
-    fn new(rows: RowsAtLength, micro_batches: &[usize]) -> Self {
+    fn new(rows: RowsAtLength, sequences: usize, micro_batches: &[usize]) -> Self {
         let RowsAtLength {
             sequence_length,
-            mut lengths,
+            lengths,
             cut_rows,
             cut_tokens,
             dropped_rows,
             too_long_rows,
             packed_rows,
         } = rows;
-        lengths.sort_unstable();
         let tokens: usize = lengths.iter().sum();
-        let room = (packed_rows as f64 * sequence_length as f64).max(1.0);
+        let mean = tokens as f64 / lengths.len().max(1) as f64;
+        // The longest sequence of a micro-batch is that of one of its rows.
+        let of_rows = lengths.chunks(sequences).filter_map(|row| row.iter().max());
+        let mut longest: Vec<usize> = of_rows.copied().collect();
+        longest.sort_unstable();
+        let room = packed_rows.map(|rows| (rows as f64 * sequence_length as f64).max(1.0));
         let padding = micro_batches.iter().map(|micro_batch| MicroBatchPadding {
             micro_batch: *micro_batch,
-            share: padding_share(&lengths, *micro_batch),
-            packing_saves: lengths.len() as f64 * mean_longest(&lengths, *micro_batch) / room,
+            share: padding_share(&longest, mean, *micro_batch),
+            packing_saves: room.map(|room| longest.len() as f64 * mean_longest(&longest, *micro_batch) / room),
         });
         Self {
             sequence_length,
@@ -231,10 +250,10 @@ impl AtLength {
             cut_tokens,
             dropped_rows,
             too_long_rows,
-            longest: lengths.last().copied().unwrap_or(0),
             padding: padding.collect(),
+            longest: longest.last().copied().unwrap_or(0),
             packed_rows,
-            packed_full: tokens as f64 / room,
+            packed_full: room.map(|room| tokens as f64 / room),
         }
     }
 
@@ -274,17 +293,26 @@ impl AtLength {
             Padder::Stack => "",
         };
         line("padding", &format!("{whose}{shares}"));
-        let saves = self.padding.iter().map(|one| {
-            let times = one.packing_saves;
-            format!("{times:.2} at micro-batch {}", one.micro_batch)
+        let Some((rows, full)) = self.packed_rows.zip(self.packed_full) else {
+            return;
+        };
+        let saves = self.padding.iter().filter_map(|one| {
+            let times = one.packing_saves?;
+            Some(format!("{times:.2} at micro-batch {}", one.micro_batch))
         });
         let saves = saves.collect::<Vec<_>>().join(", ");
-        let (rows, full) = (self.packed_rows, 100.0 * self.packed_full);
+        let full = 100.0 * full;
         line(
             "packing",
             &format!("{rows} rows that are {full:.0}% full; tokens with padding over tokens with packing: {saves}"),
         );
     }
+}
+
+/// Whether rows have one sequence each, which need not be said.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands fields over by reference")]
+fn is_one(sequences: &usize) -> bool {
+    *sequences == 1
 }
 
 /// `70%`, `12.5%`, `0.04%`.
@@ -381,13 +409,13 @@ mod tests {
             cut_tokens: 5,
             dropped_rows: 0,
             too_long_rows: 4,
-            packed_rows: 3,
+            packed_rows: Some(3),
         };
         let sample = SampleOf {
             first_rows: 3,
             all_rows: Some(90),
         };
-        let lengths = Lengths::new(vec![11, 2, 10], vec![at], &[1, 2], Some(sample));
+        let lengths = Lengths::new(vec![11, 2, 10], 1, vec![at], &[1, 2], Some(sample));
         let text = lengths.to_text(Padder::Nobody, None);
         for part in [
             "3 to train on, 23 tokens, a sample: the first 3 rows of about 90",
@@ -397,5 +425,25 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+
+    #[test]
+    fn pairs_are_padded_to_the_longest_of_both_sequences_and_never_packed() {
+        let at = RowsAtLength {
+            sequence_length: 16,
+            lengths: vec![4, 8, 10, 6],
+            ..RowsAtLength::default()
+        };
+        let lengths = Lengths::new(vec![4, 8, 10, 6], 2, vec![at], &[1], None);
+        assert_eq!((lengths.rows, lengths.tokens, lengths.longest), (2, 28, 10));
+        // Of 8 and 10 tokens in the mean 7 are none.
+        let share = lengths.at[0].padding[0].share;
+        assert!((share - (1.0 - 7.0 / 9.0)).abs() < 1e-12, "{share}");
+        let text = lengths.to_text(Padder::Stack, None);
+        assert!(
+            text.contains("2 to train on, 28 tokens") && text.contains("2 a row"),
+            "{text}"
+        );
+        assert!(!text.contains("packing"), "{text}");
     }
 }

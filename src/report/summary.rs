@@ -14,9 +14,9 @@ use super::table::printable;
 use super::target::{target_note, target_text};
 use crate::shell::command_line;
 use crate::space::Target;
-use crate::store::{KernelsOfTrials, SpentTime};
+use crate::store::{KernelsOfTrials, SpentTime, Variants};
 use peft_tune_core::objective::{Direction, Objective};
-use peft_tune_core::study::{Confirmed, Trial, TrialNumber};
+use peft_tune_core::study::{Confirmations, Trial, TrialNumber};
 
 /// What a summary is made from.
 #[derive(Clone, Copy, Debug)]
@@ -51,9 +51,9 @@ pub struct Summary {
     pub front: Vec<FrontRow>,
     pub recommendation: Option<Recommendation>,
     /// What repeats say, by trial and metric; the values of every other trial were measured once.
-    pub confirmed: BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>,
+    pub confirmed: Confirmations,
     /// Trials of the front that took their loss over, each with the training that measured it.
-    pub variants: BTreeMap<TrialNumber, TrialNumber>,
+    pub variants: Variants,
     /// What the recommended trial wins against the baseline, in words.
     pub against_baseline: Option<String>,
     /// What was predicted before a trial ran, by trial and metric.
@@ -182,7 +182,7 @@ impl Summary {
 
     /// The summary that tells variants from trainings.
     #[must_use]
-    pub fn with_variants(mut self, trials: &[Trial], variants: BTreeMap<TrialNumber, TrialNumber>) -> Self {
+    pub fn with_variants(mut self, trials: &[Trial], variants: Variants) -> Self {
         self.trials = self.trials.with_variants(trials, &variants);
         self.variants = variants;
         self.variants
@@ -192,73 +192,81 @@ impl Summary {
 
     /// The summary with what repeats say.
     #[must_use]
-    pub fn with_confirmed(mut self, confirmed: BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>) -> Self {
+    pub fn with_confirmed(mut self, confirmed: Confirmations) -> Self {
         self.confirmed = confirmed;
         self
     }
 
     /// The summary as text of at most `width` columns of characters where one is given.
     pub fn to_text(&self, width: Option<usize>) -> String {
-        let mut text = format!(
+        let heading = format!(
             "study {}: {}, {}\n",
             printable(&self.study),
             self.trials.to_text(),
             duration(self.wall_s)
         );
-        let recommended = self.recommendation.as_ref().map(|recommendation| recommendation.trial);
-        match self.front.len() {
-            0 => text.push_str("\nno Pareto front: no trial is complete in every objective within the constraints\n"),
-            count => {
-                let trials = if count == 1 { "trial" } else { "trials" };
-                let is_shown = |row: &&FrontRow| self.shown.as_ref().is_none_or(|shown| shown.contains(&row.trial));
-                let mut rows: Vec<FrontRow> = self.front.iter().filter(is_shown).cloned().collect();
-                let shown = rows.len();
-                let cut = match shown < count {
-                    true => format!(", of which {shown} are shown"),
-                    false => String::new(),
-                };
-                rows.extend(self.beside_front.clone());
-                // Writing to a string cannot fail.
-                let _ = write!(
-                    text,
-                    "\nPareto front of {}: {count} {trials}{cut}\n\n{}\n",
-                    objectives_text(&self.objectives),
-                    self.front_text(&rows, recommended, width)
-                );
-                if let Some(row) = &self.beside_front {
-                    let _ = writeln!(
-                        text,
-                        "\ntrial {} is not on this front of short trainings: it is best after longer ones",
-                        row.trial
-                    );
-                }
-                if let Some(target) = self.target {
-                    let _ = writeln!(text, "\ntarget: {}", target_note(target));
-                }
-                if shown < count {
-                    let _ = writeln!(text, "\nthe whole front: `{}`", self.whole_front);
-                }
-            }
+        [heading, self.front_text(width), self.recommendation_text()].concat()
+    }
+
+    /// The front, or that there is none, and what is to be known of it.
+    fn front_text(&self, width: Option<usize>) -> String {
+        let count = self.front.len();
+        if count == 0 {
+            return "\nno Pareto front: no trial is complete in every objective within the constraints\n".to_owned();
         }
-        if let Some(recommendation) = &self.recommendation {
-            let _ = writeln!(text, "\n* recommended: {}", printable(&recommendation.reason));
-            let mut rows = self.front.iter().chain(&self.beside_front);
-            let row = rows.find(|row| row.trial == recommendation.trial);
-            if let Some(both) = row.and_then(|row| target_text(self.target, &row.metrics)) {
-                let _ = writeln!(text, "  {both}");
-            }
-            if let Some(confirmed) = confirmation_text(self.confirmed.get(&recommendation.trial)) {
-                let _ = writeln!(text, "  {}", printable(&confirmed));
-            }
-            if let Some(against) = &self.against_baseline {
-                let _ = writeln!(text, "  {}", printable(against));
-            }
+        let trials = if count == 1 { "trial" } else { "trials" };
+        let is_shown = |row: &&FrontRow| self.shown.as_ref().is_none_or(|shown| shown.contains(&row.trial));
+        let mut rows: Vec<FrontRow> = self.front.iter().filter(is_shown).cloned().collect();
+        let shown = rows.len();
+        let cut = match shown < count {
+            true => format!(", of which {shown} are shown"),
+            false => String::new(),
+        };
+        rows.extend(self.beside_front.clone());
+        let mut text = format!(
+            "\nPareto front of {}: {count} {trials}{cut}\n\n{}\n",
+            objectives_text(&self.objectives),
+            self.front_table(&rows, width)
+        );
+        // Writing to a string cannot fail.
+        if let Some(row) = &self.beside_front {
+            let _ = writeln!(
+                text,
+                "\ntrial {} is not on this front of short trainings: it is best after longer ones",
+                row.trial
+            );
+        }
+        if let Some(target) = self.target {
+            let _ = writeln!(text, "\ntarget: {}", target_note(target));
+        }
+        if shown < count {
+            let _ = writeln!(text, "\nthe whole front: `{}`", self.whole_front);
+        }
+        text
+    }
+
+    /// The recommendation with its reason, and what else is known of its trial.
+    fn recommendation_text(&self) -> String {
+        let Some(recommendation) = &self.recommendation else {
+            return String::new();
+        };
+        let mut text = format!("\n* recommended: {}\n", printable(&recommendation.reason));
+        let mut rows = self.front.iter().chain(&self.beside_front);
+        let row = rows.find(|row| row.trial == recommendation.trial);
+        let known = [
+            row.and_then(|row| target_text(self.target, &row.metrics)),
+            confirmation_text(self.confirmed.get(&recommendation.trial)).map(|text| printable(&text)),
+            self.against_baseline.as_deref().map(printable),
+        ];
+        for line in known.into_iter().flatten() {
+            let _ = writeln!(text, "  {line}");
         }
         text
     }
 
     /// The table of the front, with what was predicted where that fits.
-    fn front_text(&self, rows: &[FrontRow], recommended: Option<TrialNumber>, width: Option<usize>) -> String {
+    fn front_table(&self, rows: &[FrontRow], width: Option<usize>) -> String {
+        let recommended = self.recommendation.as_ref().map(|recommendation| recommendation.trial);
         let nothing = BTreeMap::new();
         let with = |predicted, width| {
             let notes = FrontNotes {

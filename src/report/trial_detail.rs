@@ -77,7 +77,7 @@ fn divergence_text(detail: &TrialDetail) -> Option<String> {
 fn inherited_text(detail: &TrialDetail) -> Option<String> {
     let parts = detail.inherited.iter();
     let parts: Vec<String> = parts
-        .map(|(part, source)| format!("{part} from trial {source}"))
+        .map(|value| format!("{} from trial {}", value.part, value.source))
         .collect();
     (!parts.is_empty()).then(|| format!("inherited {}", parts.join(", ")))
 }
@@ -248,7 +248,7 @@ pub fn trial_detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_j
     let inherited: Vec<serde_json::Value> = detail
         .inherited
         .iter()
-        .map(|(part, source)| json!({"part": part, "source": source}))
+        .map(|value| json!({"part": value.part, "source": value.source}))
         .collect();
     json!({
         "study": study.name,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::loader::Loader;
 use super::yaml::Document;
 use super::{Destination, SpaceError, Target};
 use peft_tune_core::objective::{Constraint, Objective};
@@ -81,7 +82,7 @@ pub enum WarmStart {
 pub enum Backend {
     /// The built-in training engine.
     Native,
-    /// TRL on PyTorch, in an interpreter of the user's.
+    /// TRL's trainer on PyTorch, in an interpreter of the user's.
     Trl(TrlBackend),
     /// A program, run once per trial.
     Command(CommandBackend),
@@ -92,6 +93,7 @@ pub enum Backend {
 pub enum BackendKind {
     Native,
     Trl,
+    Unsloth,
     Command,
 }
 
@@ -100,7 +102,10 @@ impl Backend {
     pub fn kind(&self) -> BackendKind {
         match self {
             Self::Native => BackendKind::Native,
-            Self::Trl(_) => BackendKind::Trl,
+            Self::Trl(backend) => match backend.loader {
+                Loader::Transformers => BackendKind::Trl,
+                Loader::Unsloth => BackendKind::Unsloth,
+            },
             Self::Command(_) => BackendKind::Command,
         }
     }
@@ -118,13 +123,13 @@ impl Backend {
 
 impl BackendKind {
     /// All kinds.
-    const ALL: [Self; 3] = [Self::Native, Self::Trl, Self::Command];
+    const ALL: [Self; 4] = [Self::Native, Self::Trl, Self::Unsloth, Self::Command];
 
     /// Whether a trial is the training of a recipe, whose settings, phases and metrics are known; a command's trials are what it
     /// makes of its parameters.
     pub fn trains_recipes(self) -> bool {
         match self {
-            Self::Native | Self::Trl => true,
+            Self::Native | Self::Trl | Self::Unsloth => true,
             Self::Command => false,
         }
     }
@@ -134,6 +139,7 @@ impl BackendKind {
         match self {
             Self::Native => "native",
             Self::Trl => "trl",
+            Self::Unsloth => "unsloth",
             Self::Command => "command",
         }
     }
@@ -142,13 +148,30 @@ impl BackendKind {
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
+
+    /// What loads the models of trials that run in a Python; `None` of all others.
+    pub fn loader(self) -> Option<Loader> {
+        match self {
+            Self::Trl => Some(Loader::Transformers),
+            Self::Unsloth => Some(Loader::Unsloth),
+            Self::Native | Self::Command => None,
+        }
+    }
 }
 
 /// The Python that trains with TRL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrlBackend {
+    pub loader: Loader,
     /// Path of the interpreter, absolute; that of the active environment where absent.
     pub python: Option<PathBuf>,
+}
+
+impl TrlBackend {
+    /// Trials on models of this loader, in the interpreter of the active environment.
+    pub fn by(loader: Loader) -> Self {
+        Self { loader, python: None }
+    }
 }
 
 /// A program that runs trials.

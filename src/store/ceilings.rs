@@ -1,6 +1,6 @@
 //! Ceilings of machines: the speeds that nothing on them exceeds.
 
-use super::row::{finite, to_i64};
+use super::row::{finite_or_0, to_i64};
 use super::{MachineRecord, Store, StoreError};
 
 /// Measured ceilings as they are kept.
@@ -35,10 +35,10 @@ impl Ceilings<'_> {
         .bind(id)
         .bind(&record.build)
         .bind(to_i64(record.threads)?)
-        .bind(finite(record.memory_bytes_per_s).unwrap_or(0.0))
-        .bind(finite(record.wake_s).unwrap_or(0.0))
+        .bind(finite_or_0(record.memory_bytes_per_s))
+        .bind(finite_or_0(record.wake_s))
         .bind(&record.grids)
-        .bind(finite(record.disturbed).unwrap_or(0.0).clamp(0.0, 1.0))
+        .bind(finite_or_0(record.disturbed).clamp(0.0, 1.0))
         .execute(&mut *transaction)
         .await
         .map_err(|error| self.store.error(error))?;

@@ -1,6 +1,8 @@
 //! Rows of `infer-bench`: how fast a model answers.
 
-use super::row::{finite, to_i64};
+use sqlx::SqliteConnection;
+
+use super::row::{finite_or_0, to_i64};
 use super::{MachineRecord, Store, StoreError};
 
 /// The model of a measured point, and how many sequences it answers.
@@ -50,6 +52,13 @@ pub struct RequestRecord {
     pub peak_memory_bytes: u64,
 }
 
+/// The call that measured points, and the machine that it ran on.
+#[derive(Clone, Copy)]
+struct BenchCall {
+    bench: i64,
+    machine: Option<i64>,
+}
+
 /// Measurements of how fast models answer.
 #[derive(Clone, Copy, Debug)]
 pub struct InferenceBenches<'a> {
@@ -77,71 +86,93 @@ impl InferenceBenches<'_> {
             .fetch_one(&mut *transaction)
             .await
             .map_err(|error| self.store.error(error))?;
-        let number = |value: f64| finite(value).unwrap_or(0.0);
+        let call = BenchCall { bench, machine };
         for record in records {
-            sqlx::query(
-                "insert into infer_bench (bench, machine_id, model, precision, form, rank, adapters, batch, prompt_tokens,
-                     new_tokens, first_token_p50_s, first_token_p95_s, first_token_p99_s, token_p50_s, token_p95_s,
-                     token_p99_s, prefill_tokens_per_s, decode_tokens_per_s, peak_memory_bytes, cache_bytes)
-                 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            )
-            .bind(bench)
-            .bind(machine)
-            .bind(&record.of.model)
-            .bind(&record.of.precision)
-            .bind(&record.of.form)
-            .bind(record.of.rank.map(to_i64).transpose()?)
-            .bind(to_i64(record.of.adapters)?)
-            .bind(to_i64(record.of.batch)?)
-            .bind(to_i64(record.prompt_tokens)?)
-            .bind(to_i64(record.new_tokens)?)
-            .bind(number(record.first_token_s[0]))
-            .bind(number(record.first_token_s[1]))
-            .bind(number(record.first_token_s[2]))
-            .bind(number(record.token_s[0]))
-            .bind(number(record.token_s[1]))
-            .bind(number(record.token_s[2]))
-            .bind(number(record.prefill_tokens_per_s))
-            .bind(number(record.decode_tokens_per_s))
-            .bind(to_i64(record.peak_memory_bytes)?)
-            .bind(to_i64(record.cache_bytes)?)
-            .execute(&mut *transaction)
-            .await
-            .map_err(|error| self.store.error(error))?;
+            self.insert_answers(&mut transaction, call, record).await?;
         }
         for record in requests {
-            sqlx::query(
-                "insert into infer_requests (bench, machine_id, model, precision, form, rank, adapters, batch, requests,
-                     prompt_tokens, new_tokens, first_token_p50_s, first_token_p95_s, first_token_p99_s, request_p50_s,
-                     request_p95_s, request_p99_s, tokens_per_s, requests_per_s, text_share, peak_memory_bytes)
-                 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            )
-            .bind(bench)
-            .bind(machine)
-            .bind(&record.of.model)
-            .bind(&record.of.precision)
-            .bind(&record.of.form)
-            .bind(record.of.rank.map(to_i64).transpose()?)
-            .bind(to_i64(record.of.adapters)?)
-            .bind(to_i64(record.of.batch)?)
-            .bind(to_i64(record.requests)?)
-            .bind(number(record.prompt_tokens))
-            .bind(number(record.new_tokens))
-            .bind(number(record.first_token_s[0]))
-            .bind(number(record.first_token_s[1]))
-            .bind(number(record.first_token_s[2]))
-            .bind(number(record.request_s[0]))
-            .bind(number(record.request_s[1]))
-            .bind(number(record.request_s[2]))
-            .bind(number(record.tokens_per_s))
-            .bind(number(record.requests_per_s))
-            .bind(number(record.text_share))
-            .bind(to_i64(record.peak_memory_bytes)?)
-            .execute(&mut *transaction)
-            .await
-            .map_err(|error| self.store.error(error))?;
+            self.insert_requests(&mut transaction, call, record).await?;
         }
         self.store.commit(transaction).await?;
         Ok(bench)
+    }
+
+    /// Writes a point of sequences of one length.
+    async fn insert_answers(
+        self,
+        connection: &mut SqliteConnection,
+        call: BenchCall,
+        record: &InferenceRecord,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "insert into infer_bench (bench, machine_id, model, precision, form, rank, adapters, batch, prompt_tokens,
+                 new_tokens, first_token_p50_s, first_token_p95_s, first_token_p99_s, token_p50_s, token_p95_s,
+                 token_p99_s, prefill_tokens_per_s, decode_tokens_per_s, peak_memory_bytes, cache_bytes)
+             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        )
+        .bind(call.bench)
+        .bind(call.machine)
+        .bind(&record.of.model)
+        .bind(&record.of.precision)
+        .bind(&record.of.form)
+        .bind(record.of.rank.map(to_i64).transpose()?)
+        .bind(to_i64(record.of.adapters)?)
+        .bind(to_i64(record.of.batch)?)
+        .bind(to_i64(record.prompt_tokens)?)
+        .bind(to_i64(record.new_tokens)?)
+        .bind(finite_or_0(record.first_token_s[0]))
+        .bind(finite_or_0(record.first_token_s[1]))
+        .bind(finite_or_0(record.first_token_s[2]))
+        .bind(finite_or_0(record.token_s[0]))
+        .bind(finite_or_0(record.token_s[1]))
+        .bind(finite_or_0(record.token_s[2]))
+        .bind(finite_or_0(record.prefill_tokens_per_s))
+        .bind(finite_or_0(record.decode_tokens_per_s))
+        .bind(to_i64(record.peak_memory_bytes)?)
+        .bind(to_i64(record.cache_bytes)?)
+        .execute(connection)
+        .await
+        .map(drop)
+        .map_err(|error| self.store.error(error))
+    }
+
+    /// Writes a point from text to text.
+    async fn insert_requests(
+        self,
+        connection: &mut SqliteConnection,
+        call: BenchCall,
+        record: &RequestRecord,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "insert into infer_requests (bench, machine_id, model, precision, form, rank, adapters, batch, requests,
+                 prompt_tokens, new_tokens, first_token_p50_s, first_token_p95_s, first_token_p99_s, request_p50_s,
+                 request_p95_s, request_p99_s, tokens_per_s, requests_per_s, text_share, peak_memory_bytes)
+             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        )
+        .bind(call.bench)
+        .bind(call.machine)
+        .bind(&record.of.model)
+        .bind(&record.of.precision)
+        .bind(&record.of.form)
+        .bind(record.of.rank.map(to_i64).transpose()?)
+        .bind(to_i64(record.of.adapters)?)
+        .bind(to_i64(record.of.batch)?)
+        .bind(to_i64(record.requests)?)
+        .bind(finite_or_0(record.prompt_tokens))
+        .bind(finite_or_0(record.new_tokens))
+        .bind(finite_or_0(record.first_token_s[0]))
+        .bind(finite_or_0(record.first_token_s[1]))
+        .bind(finite_or_0(record.first_token_s[2]))
+        .bind(finite_or_0(record.request_s[0]))
+        .bind(finite_or_0(record.request_s[1]))
+        .bind(finite_or_0(record.request_s[2]))
+        .bind(finite_or_0(record.tokens_per_s))
+        .bind(finite_or_0(record.requests_per_s))
+        .bind(finite_or_0(record.text_share))
+        .bind(to_i64(record.peak_memory_bytes)?)
+        .execute(connection)
+        .await
+        .map(drop)
+        .map_err(|error| self.store.error(error))
     }
 }

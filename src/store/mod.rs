@@ -27,6 +27,7 @@ pub use error::{QueryError, StoreError};
 pub use file::{ImportOutcome, ImportWish, Imported, Store, StudyLock, Vacuumed, import_studies, vacuum};
 pub use inference_benches::{InferenceRecord, MeasuredForm, RequestRecord};
 pub use optuna::{OptunaFile, OptunaStudy, RecommendedTrial, write_optuna};
+pub use peft_tune_core::study::Confirmations;
 pub use profiles::{
     DiagnosisRecord, OpRecord, PhaseRecord, ProfileId, ProfileRecord, SampleRecord, StoredProfile, TrialFinding,
 };
@@ -38,6 +39,6 @@ pub use study::{
 };
 pub use trackio::{TrackioFile, TrackioRow, TrackioRun};
 pub use trial::{
-    Confirmations, HeldOutRecord, KernelsOfTrials, LONGER_DIVERGED_STEP, LostAttempt, Measurements, PhaseSteps,
+    HeldOutRecord, InheritedValue, KernelsOfTrials, LONGER_DIVERGED_STEP, LostAttempt, Measurements, PhaseSteps,
     PrecisionRecord, PredictionRecord, TrialDetail, TrialKernels, TrialRun, TrialTimes, Variants,
 };

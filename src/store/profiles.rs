@@ -2,7 +2,7 @@
 
 use sqlx::SqliteConnection;
 
-use super::row::{finite, to_i64};
+use super::row::{finite, finite_or_0, to_i64};
 use super::{MachineRecord, Store, StoreError, StudyId};
 use peft_tune_core::study::TrialNumber;
 
@@ -153,7 +153,7 @@ impl Profiles<'_> {
         .bind(&record.name)
         .bind(machine)
         .bind(record.recipe.to_string())
-        .bind(finite(record.tokens_per_s).unwrap_or(0.0))
+        .bind(finite_or_0(record.tokens_per_s))
         .bind(finite(record.interval))
         .bind(to_i64(record.measured_steps)?)
         .bind(to_i64(record.peak_memory_bytes)?)
@@ -224,10 +224,10 @@ impl Profiles<'_> {
             .bind(profile)
             .bind(position)
             .bind(&phase.phase)
-            .bind(finite(phase.seconds).unwrap_or(0.0))
+            .bind(finite_or_0(phase.seconds))
             .bind(finite(phase.interval))
-            .bind(finite(phase.share).unwrap_or(0.0))
-            .bind(finite(phase.op_seconds).unwrap_or(0.0))
+            .bind(finite_or_0(phase.share))
+            .bind(finite_or_0(phase.op_seconds))
             .execute(&mut *connection)
             .await
             .map_err(|error| self.store.error(error))?;
@@ -242,7 +242,6 @@ impl Profiles<'_> {
         ops: &[OpRecord],
     ) -> Result<(), StoreError> {
         for (position, op) in (0i64..).zip(ops) {
-            let number = |value: f64| finite(value).unwrap_or(0.0);
             sqlx::query(
                 "insert into op_profile (profile_id, position, name, phase, shape, storage, calls, seconds, share, flops,
                                          bytes, gflop_per_s, gb_per_s, roofline_share)
@@ -254,13 +253,13 @@ impl Profiles<'_> {
             .bind(&op.phase)
             .bind(&op.shape)
             .bind(&op.storage)
-            .bind(number(op.calls))
-            .bind(number(op.seconds))
-            .bind(number(op.share))
-            .bind(number(op.flops))
-            .bind(number(op.bytes))
-            .bind(number(op.gflop_per_s))
-            .bind(number(op.gb_per_s))
+            .bind(finite_or_0(op.calls))
+            .bind(finite_or_0(op.seconds))
+            .bind(finite_or_0(op.share))
+            .bind(finite_or_0(op.flops))
+            .bind(finite_or_0(op.bytes))
+            .bind(finite_or_0(op.gflop_per_s))
+            .bind(finite_or_0(op.gb_per_s))
             .bind(op.roofline_share.and_then(finite))
             .execute(&mut *connection)
             .await
@@ -282,7 +281,7 @@ impl Profiles<'_> {
                  values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             )
             .bind(profile)
-            .bind(finite(sample.at_s).unwrap_or(0.0))
+            .bind(finite_or_0(sample.at_s))
             .bind(&sample.device)
             .bind(sample.utilisation.and_then(finite))
             .bind(sample.process_cores.and_then(finite))

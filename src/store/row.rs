@@ -19,3 +19,8 @@ pub(super) fn to_u64(number: i64) -> u64 {
 pub(super) fn finite(number: f64) -> Option<f64> {
     number.is_finite().then_some(number)
 }
+
+/// The number where it is finite, and 0 elsewhere: where there is no null.
+pub(super) fn finite_or_0(number: f64) -> f64 {
+    finite(number).unwrap_or(0.0)
+}

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::runtime::{Builder, Runtime};
 
-use super::{TrackError, TrackedStudy, TrackedTrial, Tracker};
+use super::{Recommended, TrackError, TrackedStudy, TrackedTrial, Tracker};
 use crate::store::{OptunaFile, OptunaStudy, TrialRun};
 
 /// A file that Optuna and optuna-dashboard open.
@@ -33,7 +33,7 @@ impl Tracker for OptunaTracker {
             mark: &mark,
             space: study.space.as_ref(),
             runs: &study.runs,
-            recommended: study.recommended.as_ref().map(|one| (one.trial, one.notes())),
+            recommended: study.recommended.as_ref().map(Recommended::in_optuna),
         };
         let changed: Vec<&TrialRun> = trials.iter().map(|trial| &trial.run).collect();
         runtime.block_on(file.put(&kept, &changed))?;

@@ -1,7 +1,7 @@
 //! The trial to take, as trackers and exports of whole studies say it.
 
 use crate::report::{against_baseline, with_length};
-use crate::store::{Store, StoreError, StudyOverview};
+use crate::store::{RecommendedTrial, Store, StoreError, StudyOverview};
 use peft_tune_core::study::TrialNumber;
 use peft_tune_search::{Preference, recommend};
 
@@ -23,6 +23,14 @@ impl Recommended {
             .into_iter()
             .chain(against)
             .collect()
+    }
+
+    /// The trial and its notes, as a storage of Optuna has them.
+    pub fn in_optuna(&self) -> RecommendedTrial<'_> {
+        RecommendedTrial {
+            trial: self.trial,
+            notes: self.notes(),
+        }
     }
 
     /// Reads the recommendation of a study as it stands; `None` where nothing can be recommended.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::space::Study;
 use peft_tune_core::objective::{LONGER_TOKENS, LOSS, REPEAT_WALL_S, THROUGHPUT};
+use peft_tune_core::recipe::TrainedRows;
 use peft_tune_core::study::{Metrics, TrialNumber};
 
 /// Settings that a search may train beyond its budget of trials, for longer trainings.
@@ -50,8 +51,8 @@ pub struct LackOfTime {
 /// Runs that confirmed a search's recommendation so far, and what is still to come.
 #[derive(Debug)]
 pub(super) struct Confirmation {
-    /// Rows and tokens of one pass through the data, where they are known.
-    pass: Option<(u64, u64)>,
+    /// Rows that a training goes over, where they are known.
+    trained: Option<TrainedRows>,
     /// Whether no further trial comes: the recommendation is being confirmed.
     trials_are_over: bool,
     /// Whether this search has confirmed a recommendation, as far as there was time.
@@ -64,11 +65,10 @@ pub(super) struct Confirmation {
 }
 
 impl Confirmation {
-    /// A confirmation that is still to come, of which earlier searches made `runs_made`; `pass` are rows and tokens of
-    /// one pass through the data, where they are known.
-    pub(super) fn new(pass: Option<(u64, u64)>, runs_made: RunsMade) -> Self {
+    /// A confirmation that is still to come, of which earlier searches made `runs_made`.
+    pub(super) fn new(trained: Option<TrainedRows>, runs_made: RunsMade) -> Self {
         Self {
-            pass,
+            trained,
             trials_are_over: false,
             is_done: false,
             runs_made,
@@ -77,9 +77,9 @@ impl Confirmation {
         }
     }
 
-    /// Rows and tokens of one pass through the data, where they are known.
-    pub(super) fn pass(&self) -> Option<(u64, u64)> {
-        self.pass
+    /// Rows that a training goes over, where they are known.
+    pub(super) fn trained(&self) -> Option<TrainedRows> {
+        self.trained
     }
 
     /// Whether no further trial comes.
@@ -87,9 +87,14 @@ impl Confirmation {
         self.trials_are_over
     }
 
-    /// Notes that trials are over, or go on.
-    pub(super) fn end_trials(&mut self, are_over: bool) {
-        self.trials_are_over = are_over;
+    /// Notes that no further trial comes.
+    pub(super) fn end_trials(&mut self) {
+        self.trials_are_over = true;
+    }
+
+    /// Notes that trials go on.
+    pub(super) fn resume_trials(&mut self) {
+        self.trials_are_over = false;
     }
 
     /// Whether this search has confirmed a recommendation, as far as there was time.
@@ -153,12 +158,12 @@ mod tests {
     #[test]
     fn a_search_that_was_confirmed_may_go_on_with_trials() {
         let mut confirmation = Confirmation::new(None, RunsMade::default());
-        confirmation.end_trials(true);
+        confirmation.end_trials();
         confirmation.finish(Some(LackOfTime {
             longest: None,
             planned: 7,
         }));
-        confirmation.end_trials(false);
+        confirmation.resume_trials();
         assert!(confirmation.is_done() && !confirmation.trials_are_over());
         assert_eq!(confirmation.lack_of_time().map(|lack| lack.planned), Some(7));
     }

@@ -6,7 +6,7 @@ use super::stack_costs::StackCosts;
 use crate::tools::Tool;
 use peft_tune_core::plan::Memory;
 use peft_tune_core::predict::{Correction, Imbalance, Prediction, Predictor, RowLengths, Setting, Workload};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{Recipe, TrainerKind};
 
 /// Predictions of what trains a study's trials: of this program's own engine, or of another stack.
 #[derive(Debug)]
@@ -30,6 +30,15 @@ impl From<StackCosts> for CostModel {
 }
 
 impl CostModel {
+    /// Costs of settings of this trainer. The native engine has one alone.
+    #[must_use]
+    pub(super) fn of_trainer(self, trainer: TrainerKind) -> Self {
+        match self {
+            Self::Native(predictor) => Self::Native(predictor),
+            Self::Stack(costs) => Self::Stack(Box::new(costs.of_trainer(trainer))),
+        }
+    }
+
     /// The stack that trains; `None` for the native engine.
     pub(super) fn stack(&self) -> Option<Tool> {
         match self {

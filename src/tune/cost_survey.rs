@@ -19,14 +19,15 @@ const MOST_SETTINGS: u64 = 1 << 20;
 const DRAWN: u64 = 1 << 14;
 /// Largest space that a quick look takes whole, and settings that it draws from a larger one.
 const QUICK: u64 = 1 << 11;
-/// Settings that are looked at instead, quickly or not, where another stack trains: one takes milliseconds, as its step has all layers.
-const IN_STACK: [u64; 2] = [1 << 9, 1 << 12];
+/// Settings that are looked at instead where another stack trains, and quickly: one takes milliseconds, as its step has all layers.
+const IN_STACK: u64 = 1 << 12;
+const QUICK_IN_STACK: u64 = 1 << 9;
 /// Most settings of a parallel task.
 const BLOCK: u64 = 512;
 
-/// One setting with what it is expected to cost.
+/// A setting with what it is expected to cost.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Expected {
+pub struct SurveyedSetting {
     /// The sampled values that can change cost.
     pub params: Params,
     pub prediction: Prediction,
@@ -52,7 +53,7 @@ pub struct CostSurvey {
     /// Memory limit that a trial must keep.
     pub limit: Option<MemoryLimit>,
     /// Settings that differ in cost, highest throughput first.
-    pub settings: Vec<Expected>,
+    pub settings: Vec<SurveyedSetting>,
     /// Indices into `settings` of those that fit and are beaten by none in both throughput and memory.
     pub front: Vec<usize>,
     /// Seconds of a trial that runs all phases: the mean over what fits, loading not counted.
@@ -81,7 +82,7 @@ impl CostSurvey {
     pub fn new(study: &Study, forecast: &Forecast) -> Self {
         match forecast.stack() {
             None => Self::of_some(study, forecast, MOST_SETTINGS, DRAWN),
-            Some(_) => Self::of_some(study, forecast, IN_STACK[1], IN_STACK[1]),
+            Some(_) => Self::of_some(study, forecast, IN_STACK, IN_STACK),
         }
     }
 
@@ -89,7 +90,7 @@ impl CostSurvey {
     pub fn quick(study: &Study, forecast: &Forecast) -> Self {
         match forecast.stack() {
             None => Self::of_some(study, forecast, QUICK, QUICK),
-            Some(_) => Self::of_some(study, forecast, IN_STACK[0], IN_STACK[0]),
+            Some(_) => Self::of_some(study, forecast, QUICK_IN_STACK, QUICK_IN_STACK),
         }
     }
 
@@ -151,12 +152,21 @@ impl CostSurvey {
             }
         }
         self.imbalance = fastest.and_then(|(_, params)| forecast.imbalance(&params));
-        // Where no speed is known, the frugal ones come first.
-        let by_memory = |a: &Expected, b: &Expected| a.peak_bytes.value.total_cmp(&b.peak_bytes.value);
+        self.sort_by_speed();
+        self.front = self.front_of_fitting();
+    }
+
+    /// Puts the fastest settings first; where no speed is known, the frugal ones.
+    fn sort_by_speed(&mut self) {
+        let by_memory = |a: &SurveyedSetting, b: &SurveyedSetting| a.peak_bytes.value.total_cmp(&b.peak_bytes.value);
         self.settings.sort_by(|a, b| {
             let by_speed = b.tokens_per_s.value.total_cmp(&a.tokens_per_s.value);
             by_speed.then_with(|| by_memory(a, b))
         });
+    }
+
+    /// Indices of the settings that fit and are beaten by none in both throughput and memory.
+    fn front_of_fitting(&self) -> Vec<usize> {
         let fitting: Vec<usize> = (0..self.settings.len())
             .filter(|index| self.settings[*index].fits)
             .collect();
@@ -168,8 +178,9 @@ impl CostSurvey {
             })
             .collect();
         let points: Vec<&[f64]> = values.iter().map(<[f64; 2]>::as_slice).collect();
-        self.front = pareto::front(&points).into_iter().map(|index| fitting[index]).collect();
-        self.front.sort_unstable();
+        let mut front: Vec<usize> = pareto::front(&points).into_iter().map(|index| fitting[index]).collect();
+        front.sort_unstable();
+        front
     }
 
     fn estimate_time(&mut self, study: &Study, forecast: &Forecast) {
@@ -228,9 +239,9 @@ fn drawn(study: &Study, index: u64) -> Params {
     study.space.params_at(&point)
 }
 
-fn expected(forecast: &Forecast, correction: &Correction, params: &Params, prediction: Prediction) -> Expected {
+fn expected(forecast: &Forecast, correction: &Correction, params: &Params, prediction: Prediction) -> SurveyedSetting {
     let peak_bytes = correction.peak_bytes(&prediction);
-    Expected {
+    SurveyedSetting {
         params: forecast.cost_params(params),
         tokens_per_s: correction.tokens_per_s(&prediction),
         fits: forecast.keeps_limit(peak_bytes.value),

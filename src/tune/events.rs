@@ -1,9 +1,9 @@
 //! Events of trials under way, and their ends.
 
-use super::judge::{Judge, Order};
+use super::judge::{Judge, StopOrder};
 use super::kernel_fault::{KernelFault, KernelsUsed};
+use super::measurement::{Inherited, Measurement};
 use super::record::{evaluation_record, precision_record, step_record};
-use super::reuse::{Inherited, Measurement};
 use super::rivals::NewBest;
 use super::{TuneError, Tuner};
 use crate::worker::{HeldOutLosses, TrialEvent};
@@ -11,79 +11,83 @@ use peft_tune_core::objective::THROUGHPUT;
 use peft_tune_core::study::{FailReason, Trial, TrialNumber, TrialState};
 
 impl Tuner<'_> {
+    /// Takes in an event of a trial.
     pub(super) async fn take(&mut self, event: TrialEvent) -> Result<(), TuneError> {
         self.parts.observer.trial_event(&event);
-        if let TrialEvent::Ended { number, state, wall_s } = event {
-            self.failures.ended_by_itself();
-            return self.end(number, state, wall_s).await;
+        match event {
+            TrialEvent::Ended { number, state, wall_s } => {
+                self.failures.ended_by_itself();
+                self.end(number, state, wall_s).await
+            }
+            TrialEvent::Lost { number, reason, wall_s } => self.lost(number, reason, wall_s).await,
+            TrialEvent::Phase { .. }
+            | TrialEvent::Step { .. }
+            | TrialEvent::Training { .. }
+            | TrialEvent::Kernels { .. } => self.take_progress(event).await,
+            TrialEvent::Measured { .. } | TrialEvent::Evaluation { .. } | TrialEvent::Report { .. } => {
+                self.take_result(event).await
+            }
         }
-        if let TrialEvent::Lost { number, reason, wall_s } = event {
-            return self.lost(number, reason, wall_s).await;
-        }
-        let number = event.number();
+    }
+
+    /// Takes in how far a trial under way is, and how it computes.
+    async fn take_progress(&mut self, event: TrialEvent) -> Result<(), TuneError> {
+        let (store, id, number) = (self.parts.store, self.parts.id, event.number());
         let fault = KernelFault::of(&event);
         let Some(running) = self.running.get_mut(number) else {
             return Ok(());
         };
-        let stopped = running.is_stopped();
-        let was_measured = matches!(event, TrialEvent::Measured { .. });
         match event {
+            TrialEvent::Phase { phase, .. } => store.trials().record_phase(id, number, phase).await?,
             TrialEvent::Step { phase, step, .. } => {
                 if let Some(decision) = precision_record(&step) {
-                    let store = self.parts.store;
-                    store
-                        .precision_decisions()
-                        .record(self.parts.id, number, &decision)
-                        .await?;
+                    store.precision_decisions().record(id, number, &decision).await?;
                 }
                 if running.keep_step(step_record(phase, &step)) {
                     self.record_waiting(number).await?;
                 }
-                return Ok(());
             }
-            TrialEvent::Phase { phase, .. } => {
-                self.parts
-                    .store
-                    .trials()
-                    .record_phase(self.parts.id, number, phase)
-                    .await?;
-                return Ok(());
-            }
+            TrialEvent::Training { steps, .. } => running.plan_steps(steps),
             TrialEvent::Kernels {
                 attention, longer_sums, ..
             } => {
                 running.meet(fault);
                 let ran = KernelsUsed { attention, longer_sums };
-                return self.note_ran(number, ran).await;
+                self.note_ran(number, ran).await?;
             }
-            TrialEvent::Training { steps, .. } => {
-                running.plan_steps(steps);
-                return Ok(());
-            }
-            TrialEvent::Measured { mut metrics, .. } if !stopped => {
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes in what a trial under way has found out, and stops the trial where that is a reason to. What comes behind
+    /// the order to stop is not looked at.
+    async fn take_result(&mut self, event: TrialEvent) -> Result<(), TuneError> {
+        let number = event.number();
+        let running = self.running.get_mut(number).filter(|running| !running.is_stopped());
+        let Some(running) = running else {
+            return Ok(());
+        };
+        match event {
+            TrialEvent::Measured { mut metrics, .. } => {
                 self.disturbed.judge(number, &mut metrics, &self.measured());
                 if let Some(running) = self.running.get_mut(number) {
                     running.keep(&metrics);
                 }
+                self.note_measured(number);
             }
-            TrialEvent::Evaluation { evaluation, rows, .. } if !stopped => {
+            TrialEvent::Evaluation { evaluation, rows, .. } => {
                 running.keep_evaluation(&evaluation, rows);
                 let record = evaluation_record(&evaluation);
-                self.parts
-                    .store
-                    .evaluations()
-                    .record(self.parts.id, number, &record)
-                    .await?;
+                let (store, id) = (self.parts.store, self.parts.id);
+                store.evaluations().record(id, number, &record).await?;
             }
-            TrialEvent::Report { step, metrics, .. } if !stopped => {
+            TrialEvent::Report { step, metrics, .. } => {
                 if running.keep_report(step, metrics) {
                     self.record_waiting(number).await?;
                 }
             }
-            _ => return Ok(()),
-        }
-        if was_measured {
-            self.note_measured(number);
+            _ => {}
         }
         if let Some(order) = self.verdict(number) {
             self.note_order(number, order).await?;
@@ -112,7 +116,7 @@ impl Tuner<'_> {
     }
 
     /// Whether a trial under way is to stop by now.
-    pub(super) fn verdict(&self, number: TrialNumber) -> Option<Order> {
+    pub(super) fn verdict(&self, number: TrialNumber) -> Option<StopOrder> {
         let running = self.running.get(number)?;
         // What was disturbed is not held against the setting.
         let known = running.known_at_best(&self.problem);
@@ -126,7 +130,7 @@ impl Tuner<'_> {
         judge.judge(&running.under_way(number, &known)?)
     }
 
-    pub(super) async fn note_order(&mut self, number: TrialNumber, order: Order) -> Result<(), TuneError> {
+    pub(super) async fn note_order(&mut self, number: TrialNumber, order: StopOrder) -> Result<(), TuneError> {
         self.parts
             .store
             .stops()

@@ -3,7 +3,7 @@
 
 use super::fail_alike::FailAlike;
 use super::retry_policy::RetryPolicy;
-use super::running::Running;
+use super::running_trial::RunningTrial;
 use super::{TuneError, Tuner};
 use peft_tune_core::study::{FailReason, Metrics, Trial, TrialNumber, TrialState};
 
@@ -107,7 +107,7 @@ impl Tuner<'_> {
 
     /// Whether a trial that was lost is to be repeated in a safer form; it then is, from now on.
     fn takes_safer_kernels(&mut self, number: TrialNumber) -> bool {
-        let fault = self.running.get_mut(number).and_then(Running::take_fault);
+        let fault = self.running.get_mut(number).and_then(RunningTrial::take_fault);
         fault.is_some_and(|fault| self.forms.fall_back(number, fault))
     }
 

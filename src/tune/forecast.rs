@@ -1,18 +1,19 @@
 //! Costs that are expected of a study's trials: the knowledge of the machine that samplers start from, and what each
 //! trial's prediction says about the next.
 
-use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::TargetForecast;
 use super::cost_model::{CostModel, workload};
+use super::remembered::Remembered;
+use super::{TargetForecast, TrainingRows};
 use crate::space::{Study, recipe_for};
 use crate::tools::Tool;
 use peft_tune_core::objective::{Bound, PEAK_MEMORY, THROUGHPUT, is_of_target};
 use peft_tune_core::predict::{Correction, Imbalance, Prediction, RowLengths, Uncertain};
+use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{EpochSteps, Recipe};
 use peft_tune_core::study::{ParamValue, Params};
 use peft_tune_search::Prior;
@@ -22,15 +23,15 @@ use peft_tune_search::Prior;
 pub struct Forecast {
     study: Study,
     costs: CostModel,
-    /// Rows of the training data at each sequence length; without an entry, rows are taken as full.
-    rows: Arc<BTreeMap<(usize, bool), RowLengths>>,
+    rows: Arc<TrainingRows>,
     /// Parameters that can change throughput or memory.
     counted: Vec<String>,
     /// Memory limit that a trial must keep.
     limit: Option<MemoryLimit>,
     /// Bytes that the device has for trials, one or several.
     device_bytes: Option<f64>,
-    known: RwLock<HashMap<u64, Result<Prediction, Arc<str>>>>,
+    /// Predictions by [`Forecast::key`].
+    known: Remembered<u64, Result<Prediction, Arc<str>>>,
     /// Forecast of the same settings in the stack that the study is for.
     target: Option<Arc<TargetForecast>>,
 }
@@ -71,8 +72,8 @@ impl LimitSource {
 pub struct Unpredictable(Arc<str>);
 
 impl Forecast {
-    /// A forecast of `study` by the costs of what trains it. `rows` are the lengths of the training rows by sequence length and packing.
-    pub fn new(study: &Study, costs: impl Into<CostModel>, rows: BTreeMap<(usize, bool), RowLengths>) -> Self {
+    /// A forecast of `study` by the costs of what trains it.
+    pub fn new(study: &Study, costs: impl Into<CostModel>, rows: TrainingRows) -> Self {
         let changes_cost = |affects: &Option<Vec<String>>| {
             let cost = |metric: &String| [THROUGHPUT, PEAK_MEMORY].contains(&metric.as_str());
             affects.as_ref().is_none_or(|affects| affects.iter().any(cost))
@@ -92,6 +93,8 @@ impl Forecast {
         });
         let limit = |from| move |bytes| MemoryLimit { bytes, from };
         let own = study.memory_limit_bytes.map(|bytes| bytes as f64);
+        let trainer = study.base.as_ref().map(|base| base.trainer).unwrap_or_default();
+        let costs: CostModel = costs.into();
         let limits = bounds
             .map(limit(LimitSource::Constraint))
             .chain(own.map(limit(LimitSource::Study)));
@@ -99,10 +102,10 @@ impl Forecast {
             limit: limits.min_by(|a, b| a.bytes.total_cmp(&b.bytes)),
             device_bytes: own,
             study: study.clone(),
-            costs: costs.into(),
+            costs: costs.of_trainer(trainer),
             rows: Arc::new(rows),
             counted,
-            known: RwLock::default(),
+            known: Remembered::default(),
             target: None,
         }
     }
@@ -157,17 +160,8 @@ impl Forecast {
     /// # Errors
     /// Params that make no recipe, or a recipe that does not fit the model.
     pub fn predict(&self, params: &Params) -> Result<Prediction, Unpredictable> {
-        let key = self.key(params);
-        if let Ok(known) = self.known.read()
-            && let Some(found) = known.get(&key)
-        {
-            return found.clone().map_err(Unpredictable);
-        }
-        let found = self.predict_anew(params);
-        if let Ok(mut known) = self.known.write() {
-            known.insert(key, found.clone());
-        }
-        found.map_err(Unpredictable)
+        let predicted = self.known.get_or(self.key(params), || self.predict_anew(params));
+        predicted.map_err(Unpredictable)
     }
 
     fn predict_anew(&self, params: &Params) -> Result<Prediction, Arc<str>> {
@@ -184,8 +178,7 @@ impl Forecast {
 
     /// Rows of a recipe; `None` where their lengths are not known.
     fn rows_of(&self, recipe: &Recipe) -> Option<&RowLengths> {
-        let batch = &recipe.batch;
-        self.rows.get(&(batch.sequence_length, batch.packing))
+        self.rows.of(&recipe.batch)
     }
 
     /// The study that is predicted.
@@ -290,5 +283,10 @@ impl Prior for Forecast {
         let are_whole = !one.precision.is_quantized() && !other.precision.is_quantized();
         other.precision = one.precision;
         are_whole && one == other
+    }
+
+    fn models(&self, parameter: &str) -> bool {
+        // Of PyTorch's kernels it is known what they compute and keep, and not how fast they are here.
+        setting(parameter).is_none_or(|row| !row.is_of_torch())
     }
 }

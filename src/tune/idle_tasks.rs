@@ -5,6 +5,7 @@ use super::kernel_fault::{KernelFault, KernelsUsed};
 use super::{TuneError, Tuner};
 use crate::worker::{Task, TrialEvent};
 use peft_tune_core::study::{FailReason, Metrics, TrialNumber, TrialState};
+use peft_tune_search::EvaluatedLoss;
 
 /// The end of a task.
 #[derive(Default)]
@@ -17,8 +18,8 @@ pub(super) struct IdleRun {
     pub(super) wall_s: f64,
     /// Kernels of attention that ran, and whether weights' products took those of adapters along.
     pub(super) ran: KernelsUsed,
-    /// Step, tokens and loss of each evaluation of its training, in their order.
-    pub(super) evaluations: Vec<(u64, u64, f64)>,
+    /// Evaluations of its training, in their order.
+    pub(super) evaluations: Vec<EvaluatedLoss>,
 }
 
 /// One attempt at a task.
@@ -26,7 +27,7 @@ struct Attempt {
     state: Result<TrialState, FailReason>,
     wall_s: f64,
     ran: KernelsUsed,
-    evaluations: Vec<(u64, u64, f64)>,
+    evaluations: Vec<EvaluatedLoss>,
     fault: Option<KernelFault>,
 }
 
@@ -99,7 +100,11 @@ impl Tuner<'_> {
                 Some(event) => {
                     self.parts.observer.trial_event(&event);
                     if let TrialEvent::Evaluation { evaluation, .. } = &event {
-                        evaluations.push((evaluation.step, evaluation.tokens, evaluation.loss));
+                        evaluations.push(EvaluatedLoss {
+                            step: evaluation.step,
+                            tokens: evaluation.tokens,
+                            loss: evaluation.loss,
+                        });
                     }
                     last = KernelsUsed::of(&event).unwrap_or(last);
                     fault = fault.or_else(|| KernelFault::of(&event));

@@ -2,18 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use super::reported::{final_after, needed};
-use super::reuse::{at_least, expected, expected_deviation};
+use super::needed_metrics::{final_after, needed};
 use peft_tune_core::objective::Objective;
-use peft_tune_core::study::{Curve, Metrics, Stop, Trial, TrialNumber, TrialState};
+use peft_tune_core::study::{
+    Curve, Metrics, PLANNED_STEPS, Stop, Trial, TrialNumber, TrialState, bound_of, expected_end_deviation_of,
+    expected_end_of,
+};
 use peft_tune_search::{Field, Problem, Progress, Pruner, Verdict, evaluated, hypervolume, reference_point};
 
 /// Share of what steps were worth on average that a step elsewhere is taken to be worth while nothing is expected of
 /// settings: the first trials add most.
 const SHARE_OF_MEAN: f64 = 0.25;
-
-/// Metric of a stopped trial: the steps of training that it would have had.
-pub(super) const PLANNED_STEPS: &str = "planned_steps";
 
 /// A trial under way as the rules see it.
 #[derive(Clone, Debug)]
@@ -35,7 +34,7 @@ pub(super) struct UnderWay<'a> {
 
 /// The order that a trial is stopped, and the metrics that it leaves.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Order {
+pub(super) struct StopOrder {
     pub(super) stop: Stop,
     /// Whether everything is known, so that the trial is complete.
     pub(super) complete: bool,
@@ -56,36 +55,36 @@ pub(super) struct Judge<'a> {
 
 impl Judge<'_> {
     /// Judges a trial; `None` where it continues.
-    pub(super) fn judge(&self, trial: &UnderWay<'_>) -> Option<Order> {
+    pub(super) fn judge(&self, trial: &UnderWay<'_>) -> Option<StopOrder> {
         self.all_known(trial)
             .or_else(|| self.broken_constraint(trial))
             .or_else(|| self.pruned(trial))
     }
 
-    fn all_known(&self, trial: &UnderWay<'_>) -> Option<Order> {
+    fn all_known(&self, trial: &UnderWay<'_>) -> Option<StopOrder> {
         let mut metrics = needed(self.problem).into_iter();
         metrics
             .all(|metric| trial.known.value(metric).is_some())
-            .then(|| Order {
+            .then(|| StopOrder {
                 stop: stop(trial, "known", "every metric is known".to_owned()),
                 complete: true,
                 leaves: Metrics::default(),
             })
     }
 
-    fn broken_constraint(&self, trial: &UnderWay<'_>) -> Option<Order> {
+    fn broken_constraint(&self, trial: &UnderWay<'_>) -> Option<StopOrder> {
         let broken = self.problem.constraints.iter().find_map(|constraint| {
             let value = trial.known.value(&constraint.metric)?;
             (!constraint.holds(value)).then(|| format!("{} of {value} breaks its constraint", constraint.metric))
         })?;
-        Some(Order {
+        Some(StopOrder {
             stop: stop(trial, "constraint", broken),
             complete: false,
             leaves: self.leaves(trial, &[], &[]),
         })
     }
 
-    fn pruned(&self, trial: &UnderWay<'_>) -> Option<Order> {
+    fn pruned(&self, trial: &UnderWay<'_>) -> Option<StopOrder> {
         let pruner = self.pruner?;
         let mut progress = self.progress(trial);
         if !pruner.looks_at(&progress) {
@@ -115,7 +114,7 @@ impl Judge<'_> {
                 reason,
                 at_least,
                 expected,
-            } => Some(Order {
+            } => Some(StopOrder {
                 stop: stop(trial, pruner.name(), reason),
                 complete: false,
                 leaves: self.leaves(trial, &at_least, &expected),
@@ -209,13 +208,13 @@ impl Judge<'_> {
         let mut leaves = Metrics::default();
         for (objective, bound) in self.problem.objectives.iter().zip(bounds) {
             if let Some(bound) = bound {
-                leaves.insert(at_least(&objective.metric), objective.minimised(*bound));
+                leaves.insert(bound_of(&objective.metric), objective.minimised(*bound));
             }
         }
         for (objective, end) in self.problem.objectives.iter().zip(ends) {
             if let Some((median, deviation)) = end {
-                leaves.insert(expected(&objective.metric), objective.minimised(*median));
-                leaves.insert(expected_deviation(&objective.metric), *deviation);
+                leaves.insert(expected_end_of(&objective.metric), objective.minimised(*median));
+                leaves.insert(expected_end_deviation_of(&objective.metric), *deviation);
             }
         }
         if let Some(steps) = trial.total_steps {

@@ -4,11 +4,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::judge::PLANNED_STEPS;
-use super::reported::needed;
-use super::reuse::{at_least, expected, expected_deviation};
+use super::needed_metrics::needed;
 use peft_tune_core::objective::{LOSS_BEFORE, MEASURED_STEPS, TRAIN_TOKENS};
-use peft_tune_core::study::{Curve, DISTURBED, FailReason, SharedText, Trial, TrialState, interval_of};
+use peft_tune_core::study::{
+    Curve, DISTURBED, FailReason, PLANNED_STEPS, SharedText, Trial, TrialState, bound_of, expected_end_deviation_of,
+    expected_end_of, interval_of,
+};
 use peft_tune_search::{Problem, Sampler};
 
 /// Names of the metrics that are kept.
@@ -32,9 +33,9 @@ impl KeptMetrics {
         for metric in needed(problem) {
             metrics.insert(metric.to_owned());
             metrics.extend([
-                at_least(metric),
-                expected(metric),
-                expected_deviation(metric),
+                bound_of(metric),
+                expected_end_of(metric),
+                expected_end_deviation_of(metric),
                 interval_of(metric),
             ]);
         }

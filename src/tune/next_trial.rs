@@ -1,9 +1,10 @@
 //! Choice of the trial that begins next: one to be repeated, a proposal that was deferred, a setting that people asked
-//! for, what the sampler proposes, or, once nothing is left to train, what costs little to know.
+//! for, one whose cost predictions do not tell, what the sampler proposes, or, once nothing is left to train, what costs
+//! little to know.
 //!
 //! A trial that needs what another is about to know is deferred, and ones that do not are handed out meanwhile.
 
-use super::in_progress::Claim;
+use super::claim::Claim;
 use super::propose::{Proposed, propose, relatives};
 use super::{Ending, Tuner};
 use crate::space::Backend;
@@ -24,7 +25,13 @@ impl Tuner<'_> {
         *ending = self.schedule().budget_ending();
         let proposed = match self.next_proposed(ending) {
             Some(proposed) => proposed,
-            None => self.next_variant().or_else(|| self.next_for_longer())?,
+            None => {
+                // The budget's trials are begun: only what takes its loss over is none of them.
+                let takes_loss_over = self.parts.study.plan.train.is_some();
+                let untold = self.next_untold().filter(|_| takes_loss_over);
+                let variant = untold.or_else(|| self.next_variant());
+                variant.or_else(|| self.next_for_longer())?
+            }
         };
         Some((self.trials.next(&proposed), Some(proposed)))
     }
@@ -38,6 +45,16 @@ impl Tuner<'_> {
         let number = self.queue.unfinished().find(may_begin)?;
         self.queue.take_unfinished(number);
         self.trials.get(number).cloned()
+    }
+
+    /// A setting whose cost predictions do not tell, beside a trial that differs in nothing else. Samplers that go by the
+    /// predictions would pass it over.
+    fn next_untold(&self) -> Option<Proposed> {
+        let goes_by_them = self.parts.sampler.weighs_gains();
+        let predictions = self.predictions.as_ref().filter(|_| goes_by_them);
+        let predictions = predictions.filter(|_| self.schedule().has_time_for_variant())?;
+        let params = predictions.next_untold(&self.problem, &self.trials)?;
+        (!self.has_to_wait(&params)).then_some(Proposed { params, score: None })
     }
 
     /// The variant of a trained setting to measure next, once nothing is left to train.
@@ -83,6 +100,11 @@ impl Tuner<'_> {
             && let Some(params) = self.requests.next_setting()
         {
             return Some(Proposed { params, score: None });
+        }
+        if ending.is_none()
+            && let Some(proposed) = self.next_untold()
+        {
+            return Some(proposed);
         }
         // With one more deferred for every place, what is handed out next would be known too late to be of use.
         while ending.is_none() && self.queue.deferred().len() < self.parts.evaluator.capacity() {

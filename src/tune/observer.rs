@@ -1,4 +1,4 @@
-//! Observers of a running study: the seam to the progress bar, and later to live pages.
+//! Observers of a running study: the seam to the progress bar.
 
 use std::collections::BTreeMap;
 

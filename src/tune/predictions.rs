@@ -10,7 +10,7 @@ use crate::store::{PredictionRecord, Store, StoreError, StudyId};
 use peft_tune_core::objective::{PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::predict::Correction;
 use peft_tune_core::study::{Metrics, Params, Trial, disturbed};
-use peft_tune_search::{Problem, next_variant};
+use peft_tune_search::{Problem, next_untold, next_variant};
 
 /// Trainings for each variant that may be measured.
 const VARIANTS: u64 = 2;
@@ -75,6 +75,15 @@ impl Predictions {
             return None;
         }
         next_variant(problem, trials.all(), self.forecast.as_ref())
+    }
+
+    /// The setting to measure next for the cost of a value that predictions do not tell; `None` where each is known, or where as many
+    /// variants as trainings are measured.
+    pub(super) fn next_untold(&self, problem: &Problem, trials: &Trials) -> Option<Params> {
+        let begun = trials.variants();
+        let trained = (trials.all().len() as u64).saturating_sub(begun);
+        let next = || next_untold(problem, trials.all(), self.forecast.as_ref());
+        (begun < trained).then(next).flatten()
     }
 
     /// Stores the predictions of a trial; returns why it is not worth a try, where it is not.

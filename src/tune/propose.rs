@@ -4,6 +4,7 @@
 //! checkpointing changes no loss) is known after a few steps. Such relatives are weighed against the sampler's proposal by
 //! what each is expected to add to the hypervolume for its share of a whole trial's cost.
 
+use super::needed_metrics::needed;
 use peft_tune_core::space::Parameter;
 use peft_tune_core::study::{Params, Trial};
 use peft_tune_search::{CandidateScore, Problem, Sampler, pareto_front, varied};
@@ -81,7 +82,7 @@ fn is_cheap(problem: &Problem, parameter: &Parameter) -> bool {
         let objective = problem.objectives.iter().find(|objective| objective.metric == **metric);
         objective.is_none_or(|objective| objective.known_after.is_none())
     };
-    let metrics = super::reported::needed(problem);
+    let metrics = needed(problem);
     metrics
         .iter()
         .filter(|metric| expensive(metric))

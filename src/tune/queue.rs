@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::in_progress::Claim;
+use super::claim::Claim;
 use super::propose::Proposed;
 use super::running_trials::RunningTrials;
 use peft_tune_core::study::{Params, TrialNumber};
@@ -87,7 +87,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::running::{Running, TrialOutlook};
+    use crate::tune::running_trial::{RunningTrial, TrialOutlook};
     use peft_tune_core::study::ParamValue;
     use peft_tune_kernels::Kernels;
 
@@ -108,7 +108,7 @@ mod tests {
         queue.defer(proposed(4), vec![claim("loss")]);
         queue.defer(proposed(8), vec![claim("speed")]);
         let mut running = RunningTrials::default();
-        let mut other = Running::new(1, Kernels::default(), TrialOutlook::default(), None);
+        let mut other = RunningTrial::new(1, Kernels::default(), TrialOutlook::default(), None);
         other.claim(vec![claim("loss")]);
         running.insert(TrialNumber(0), other);
         assert_eq!(queue.next_deferred(&running), Some(proposed(8)));

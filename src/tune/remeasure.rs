@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::decide::whole_task;
 use super::disturbed::{CALM_LOOKS, LOOK_S, Measured};
 use super::idle_tasks::IdleRun;
-use super::reuse::Measurement;
+use super::measurement::Measurement;
+use super::whole_task::whole_task;
 use super::{TuneError, Tuner};
 use crate::worker::Task;
 use peft_tune_core::objective::{REPEAT_WALL_S, THROUGHPUT};

@@ -6,12 +6,12 @@
 //! What is repeated to confirm a recommendation, or trained longer, is always evaluated on all rows.
 
 use super::TuneError;
-use super::decide::whole_task;
+use super::whole_task::whole_task;
 use crate::space::Study;
 use crate::store::{HeldOutRecord, Store, StudyId};
 use crate::worker::{HeldOutLosses, Pairing, Rival, Task, is_of_training};
 use peft_tune_core::objective::{Direction, LOSS, THROUGHPUT, counted_as};
-use peft_tune_core::recipe::DataSettings;
+use peft_tune_core::recipe::{DataSettings, TrainerKind};
 use peft_tune_core::study::{AccuracyPlan, TrainPlan, Trial, TrialNumber};
 use peft_tune_search::{Evaluated, Problem, evaluated};
 
@@ -30,7 +30,7 @@ struct BestTraining {
     rival: Rival,
 }
 
-/// What two trainings have in common whose held-out losses are compared: the rows, and how long they are.
+/// What two trainings have in common whose held-out losses are compared: the rows, how long they are, and what is their loss.
 #[derive(Clone, Debug, PartialEq)]
 struct RivalKey {
     model: String,
@@ -38,6 +38,9 @@ struct RivalKey {
     sequence_length: usize,
     /// Seed, which decides which rows are held out.
     seed: u64,
+    trainer: TrainerKind,
+    /// Scale of a preference's loss.
+    beta: f64,
     train: TrainPlan,
 }
 
@@ -53,6 +56,8 @@ impl RivalKey {
             data: recipe.data.clone(),
             sequence_length: recipe.batch.sequence_length,
             seed: recipe.training.seed,
+            trainer: recipe.trainer,
+            beta: recipe.beta(),
             train,
         })
     }

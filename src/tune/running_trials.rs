@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::in_progress::Claim;
-use super::running::Running;
+use super::claim::Claim;
+use super::running_trial::RunningTrial;
 use peft_tune_core::study::TrialNumber;
 
 /// All trials under way.
 #[derive(Default)]
-pub(super) struct RunningTrials(BTreeMap<TrialNumber, Running>);
+pub(super) struct RunningTrials(BTreeMap<TrialNumber, RunningTrial>);
 
 impl RunningTrials {
     pub(super) fn is_empty(&self) -> bool {
@@ -23,19 +23,19 @@ impl RunningTrials {
         self.0.keys().copied()
     }
 
-    pub(super) fn get(&self, number: TrialNumber) -> Option<&Running> {
+    pub(super) fn get(&self, number: TrialNumber) -> Option<&RunningTrial> {
         self.0.get(&number)
     }
 
-    pub(super) fn get_mut(&mut self, number: TrialNumber) -> Option<&mut Running> {
+    pub(super) fn get_mut(&mut self, number: TrialNumber) -> Option<&mut RunningTrial> {
         self.0.get_mut(&number)
     }
 
-    pub(super) fn insert(&mut self, number: TrialNumber, running: Running) {
+    pub(super) fn insert(&mut self, number: TrialNumber, running: RunningTrial) {
         self.0.insert(number, running);
     }
 
-    pub(super) fn remove(&mut self, number: TrialNumber) -> Option<Running> {
+    pub(super) fn remove(&mut self, number: TrialNumber) -> Option<RunningTrial> {
         self.0.remove(&number)
     }
 
@@ -46,6 +46,6 @@ impl RunningTrials {
 
     /// Seconds that each trial has taken so far.
     pub(super) fn elapsed_s(&self) -> impl Iterator<Item = f64> {
-        self.0.values().map(Running::elapsed_s)
+        self.0.values().map(RunningTrial::elapsed_s)
     }
 }

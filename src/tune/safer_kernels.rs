@@ -2,7 +2,7 @@
 //! with it.
 
 use super::kernel_fault::{KernelsUsed, SaferForm};
-use super::running::Running;
+use super::running_trial::RunningTrial;
 use super::{TuneError, Tuner};
 use peft_tune_core::study::{TrialNumber, TrialState};
 use peft_tune_kernels::{AttentionKernels, Kernels};
@@ -10,7 +10,7 @@ use peft_tune_kernels::{AttentionKernels, Kernels};
 impl Tuner<'_> {
     /// The form that a trial computes in.
     pub(super) fn kernels_of(&self, number: TrialNumber) -> Kernels {
-        let running = self.running.get(number).map(Running::kernels);
+        let running = self.running.get(number).map(RunningTrial::kernels);
         running.unwrap_or_else(|| self.forms.of_next_attempt(number))
     }
 

@@ -10,8 +10,8 @@
 
 use super::clock::Clock;
 use super::confirmation::Confirmation;
-use super::decide::KnownMeasurements;
 use super::disturbed::{DisturbedTrials, LEAST_WAIT_S, SHARE_FOR_REPEATS};
+use super::known_measurements::KnownMeasurements;
 use super::predictions::Predictions;
 use super::queue::Queue;
 use super::running_trials::RunningTrials;

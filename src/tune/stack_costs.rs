@@ -3,14 +3,14 @@
 //! Memory is that of the step on the longest rows, which is where a trial measures it. Speed is that of the mean micro-batch, of which
 //! padding is no work done.
 
-use std::collections::HashMap;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
+use super::remembered::Remembered;
 use crate::tools::Tool;
 use peft_tune_core::predict;
 use peft_tune_core::predict::stack::{ModelShape, StackDevice, StackSetting};
 use peft_tune_core::predict::{Bytes, Correction, Prediction, RowLengths, Seconds};
-use peft_tune_core::recipe::{BatchSettings, Recipe};
+use peft_tune_core::recipe::{BatchSettings, Recipe, TrainerKind};
 
 /// Relative deviation of a step's predicted time before any trial: data sheets say little of what is reached, and the ceilings of a
 /// processor are those of this program's kernels.
@@ -24,8 +24,11 @@ pub struct StackCosts {
     shape: ModelShape,
     /// Device of the trials; `None` for a GPU of which only the memory is known.
     device: Option<StackDevice>,
+    /// Trainer of the settings.
+    trainer: TrainerKind,
     knows_speed: bool,
-    known: RwLock<HashMap<String, Result<StepCosts, Arc<str>>>>,
+    /// Costs of a step by its setting, in words.
+    known: Remembered<String, Result<StepCosts, Arc<str>>>,
 }
 
 /// Costs of a step in the stack.
@@ -53,6 +56,11 @@ const OF_HOST: MemoryAccuracy = MemoryAccuracy {
     deviation: 0.01,
     margin: 0.05,
 };
+/// Memory of a processor on which answers are compared: how near predictions of such steps are has not been measured yet.
+const OF_COMPARISONS: MemoryAccuracy = MemoryAccuracy {
+    deviation: 0.05,
+    margin: 0.15,
+};
 /// Memory of a model whose layers are taken for those of a plain decoder, and may be quite others.
 const OF_UNKNOWN_LAYOUT: MemoryAccuracy = MemoryAccuracy {
     deviation: 0.3,
@@ -66,8 +74,9 @@ impl StackCosts {
             stack,
             shape,
             device,
+            trainer: TrainerKind::default(),
             knows_speed: device.is_some(),
-            known: RwLock::default(),
+            known: Remembered::default(),
         }
     }
 
@@ -78,6 +87,12 @@ impl StackCosts {
             knows_speed: false,
             ..self
         }
+    }
+
+    /// Costs of settings of another trainer than the usual one.
+    #[must_use]
+    pub(super) fn of_trainer(self, trainer: TrainerKind) -> Self {
+        Self { trainer, ..self }
     }
 
     /// The stack that trains.
@@ -109,7 +124,8 @@ impl StackCosts {
         match (self.shape.is_known, self.is_on_host()) {
             (false, _) => OF_UNKNOWN_LAYOUT,
             (true, false) => OF_GPU,
-            (true, true) => OF_HOST,
+            (true, true) if self.trainer.is_sft() => OF_HOST,
+            (true, true) => OF_COMPARISONS,
         }
     }
 
@@ -141,22 +157,14 @@ impl StackCosts {
     }
 
     fn step(&self, setting: &StackSetting) -> Result<StepCosts, Arc<str>> {
-        let key = format!("{setting:?}");
-        if let Ok(known) = self.known.read()
-            && let Some(found) = known.get(&key)
-        {
-            return found.clone();
-        }
-        let found = predict::stack::predict(&self.shape, setting, self.device);
-        let found = found.map_err(|error| Arc::<str>::from(error.to_string()));
-        let found = found.map(|prediction| StepCosts {
-            bytes: prediction.memory.by_category(),
-            seconds: prediction.seconds.unwrap_or_default(),
-        });
-        if let Ok(mut known) = self.known.write() {
-            known.insert(key, found.clone());
-        }
-        found
+        self.known.get_or(format!("{setting:?}"), || {
+            let prediction = predict::stack::predict(&self.shape, setting, self.device);
+            let prediction = prediction.map_err(|error| Arc::<str>::from(error.to_string()))?;
+            Ok(StepCosts {
+                bytes: prediction.memory.by_category(),
+                seconds: prediction.seconds.unwrap_or_default(),
+            })
+        })
     }
 }
 
@@ -184,16 +192,18 @@ fn on_longest_rows(setting: &StackSetting, batch: &BatchSettings, rows: &RowLeng
         return setting.clone();
     }
     let longest = rows.workload(batch.micro_batch).longest;
-    let count: f64 = longest.documents.iter().map(|documents| documents.count).sum();
+    let sequences: f64 = longest.documents.iter().map(|documents| documents.count).sum();
+    let count = sequences as u64 / setting.comparison.sequences;
     let padded = (longest.longest() as u64).next_multiple_of(setting.stack.pads_to);
     StackSetting {
-        micro_batch: (count as u64).max(1).min(setting.micro_batch),
+        micro_batch: count.max(1).min(setting.micro_batch),
         sequence_length: padded.max(1).min(setting.sequence_length),
         ..setting.clone()
     }
 }
 
-/// The setting on the mean micro-batch, as the stack pads it, and the share of its tokens that is no padding.
+/// The setting on the mean micro-batch, as the stack pads it, and the share of its tokens that is no padding. All sequences of
+/// rows that are compared are padded alike.
 pub(super) fn mean_micro_batch(
     setting: &StackSetting,
     batch: &BatchSettings,
@@ -205,14 +215,15 @@ pub(super) fn mean_micro_batch(
         let padded = (longest.ceil() as u64).next_multiple_of(setting.stack.pads_to);
         usual.sequence_length = padded.max(1).min(setting.sequence_length);
     }
-    let share = (mean / usual.sequence_length as f64).min(1.0);
+    let padded = usual.comparison.sequences * usual.sequence_length;
+    let share = (mean / padded as f64).min(1.0);
     (usual, share)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peft_tune_core::recipe::DataSettings;
+    use peft_tune_core::recipe::{DataSettings, ReferencePass};
 
     fn shape(model_type: &str) -> ModelShape {
         let config = format!(
@@ -277,6 +288,25 @@ mod tests {
     }
 
     #[test]
+    fn pairs_are_padded_to_the_longest_sequence_and_count_the_tokens_of_both() {
+        let costs = costs(Some("T4"));
+        let pair = |tokens: usize| vec![(tokens, tokens - 1), (tokens / 2, tokens / 2 - 1)];
+        let rows = RowLengths::of_pairs((64..=256).map(pair).collect());
+        let mut pairs = recipe(512);
+        (pairs.trainer, pairs.reference) = (TrainerKind::Dpo, ReferencePass::Precomputed);
+        let found = costs.predict(&pairs, Some(&rows)).unwrap();
+        // As twice the rows of the longest sequence.
+        let mut twice = recipe(256);
+        twice.batch.micro_batch = 16;
+        assert_eq!(found.bytes, costs.predict(&twice, None).unwrap().bytes);
+        let mean = (64..=256).map(|tokens| tokens + tokens / 2).sum::<usize>() as f64 / 193.0;
+        assert!((found.tokens - 8.0 * mean).abs() < 1e-6, "{} {mean}", found.tokens);
+        pairs.reference = ReferencePass::EachStep;
+        let slower = costs.predict(&pairs, Some(&rows)).unwrap();
+        assert!(slower.tokens_per_s() < found.tokens_per_s());
+    }
+
+    #[test]
     fn where_no_speed_is_known_memory_is_all_the_same() {
         let timed = costs(Some("A100 40GB")).predict(&recipe(256), None).unwrap();
         for costs in [costs(None), costs(Some("A100 40GB")).without_speed()] {
@@ -320,6 +350,8 @@ mod tests {
         let host = host();
         let margin = |model_type, device| StackCosts::new(Tool::Trl, shape(model_type), device).memory_margin();
         assert!(margin("llama", Some(host)) < margin("llama", None));
+        let compared = StackCosts::new(Tool::Trl, shape("llama"), Some(host)).of_trainer(TrainerKind::Kto);
+        assert!(compared.memory_margin() > margin("llama", Some(host)));
         assert!(margin("llama", None) < margin("unheard_of", Some(host)));
         assert_eq!(margin("unheard_of", None), margin("unheard_of", Some(host)));
         assert!(StackCosts::new(Tool::Trl, shape("llama"), Some(host)).is_on_host() && !costs(None).is_on_host());

@@ -1,11 +1,13 @@
 //! Begin of a trial: what is known of it is taken over, and the rest is handed to the evaluator.
 
-use super::decide::{recipe_of, whole_task};
+use super::decision::Decision;
+use super::measurement::{Inherited, Measurement, Taken};
 use super::propose::Proposed;
-use super::reuse::{Decision, Inherited, Measurement, Taken};
-use super::running::{Running, TrialOutlook};
+use super::running_trial::{RunningTrial, TrialOutlook};
+use super::whole_task::{recipe_of, whole_task};
 use super::{TuneError, Tuner};
 use crate::space::Study;
+use crate::store::InheritedValue;
 use crate::worker::{Pairing, Task, TrialRequest};
 use peft_tune_core::study::{FailReason, Metrics, Trial, TrialNumber, TrialState};
 
@@ -40,7 +42,7 @@ impl Tuner<'_> {
             },
             bounds,
         };
-        let running = Running::new(attempt, kernels, outlook, self.whole_steps());
+        let running = RunningTrial::new(attempt, kernels, outlook, self.whole_steps());
         self.running.insert(number, running);
         trial.state = TrialState::Running;
         self.trials.begin(trial.clone());
@@ -189,11 +191,11 @@ impl Tuner<'_> {
         part: &Measurement,
         source: TrialNumber,
     ) -> Result<(), TuneError> {
-        let (store, id) = (self.parts.store, self.parts.id);
+        let (inheritance, id) = (self.parts.store.inheritance(), self.parts.id);
         match part {
-            Measurement::Cost => store.inheritance().record(id, number, "cost", source).await?,
-            Measurement::Loss => store.inheritance().record(id, number, "loss", source).await?,
-            Measurement::Metric(metric) => store.inheritance().record_metric(id, number, metric, source).await?,
+            Measurement::Cost => inheritance.record(id, number, InheritedValue::COST, source).await?,
+            Measurement::Loss => inheritance.record(id, number, InheritedValue::LOSS, source).await?,
+            Measurement::Metric(metric) => inheritance.record_metric(id, number, metric, source).await?,
         }
         Ok(())
     }

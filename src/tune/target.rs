@@ -1,14 +1,14 @@
 //! Needs of a study's settings in the stack that they are for: predicted as a trial begins, and stored with it.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, OnceLock};
 
+use super::TrainingRows;
+use super::remembered::Remembered;
 use super::stack_costs::mean_micro_batch;
 use crate::report::bytes;
 use crate::space::{SpaceError, Study, Target, recipe_for};
 use peft_tune_core::objective::{TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT};
 use peft_tune_core::predict;
-use peft_tune_core::predict::RowLengths;
 use peft_tune_core::predict::stack::{Fit, ModelShape, StackError, StackPrediction, StackSetting};
 use peft_tune_core::recipe::{BatchSettings, Recipe};
 use peft_tune_core::study::{Metrics, Params};
@@ -23,9 +23,9 @@ pub struct TargetForecast {
     study: Study,
     target: Target,
     shape: ModelShape,
-    /// Rows of the training data by sequence length and packing; without an entry, rows are taken as full.
-    rows: OnceLock<Arc<BTreeMap<(usize, bool), RowLengths>>>,
-    known: RwLock<HashMap<String, Result<Metrics, Arc<str>>>>,
+    rows: OnceLock<Arc<TrainingRows>>,
+    /// Predictions by what decides them there, in words.
+    known: Remembered<String, Result<Metrics, Arc<str>>>,
 }
 
 impl TargetForecast {
@@ -42,7 +42,7 @@ impl TargetForecast {
             target,
             shape,
             rows: OnceLock::new(),
-            known: RwLock::default(),
+            known: Remembered::default(),
         };
         forecast.check_values()?;
         Ok(Some(forecast))
@@ -74,7 +74,7 @@ impl TargetForecast {
     }
 
     /// Takes the lengths of the training rows, before anything is predicted: speeds are then those of their tokens, without padding.
-    pub(super) fn know_rows(&self, rows: &Arc<BTreeMap<(usize, bool), RowLengths>>) {
+    pub(super) fn know_rows(&self, rows: &Arc<TrainingRows>) {
         // Who tells them twice tells the same.
         let _ = self.rows.set(Arc::clone(rows));
     }
@@ -95,16 +95,7 @@ impl TargetForecast {
         let setting = self.setting(&recipe);
         let batch = &recipe.batch;
         let key = format!("{setting:?} {} {}", batch.packing, batch.group_by_length);
-        if let Ok(known) = self.known.read()
-            && let Some(found) = known.get(&key)
-        {
-            return found.clone();
-        }
-        let found = self.predict(&setting, batch);
-        if let Ok(mut known) = self.known.write() {
-            known.insert(key, found.clone());
-        }
-        found
+        self.known.get_or(key, || self.predict(&setting, batch))
     }
 
     fn predict(&self, setting: &StackSetting, batch: &BatchSettings) -> Result<Metrics, Arc<str>> {
@@ -118,7 +109,7 @@ impl TargetForecast {
         }
         let mut metrics = metrics_of(&prediction);
         let rows = self.rows.get();
-        let rows = rows.and_then(|rows| rows.get(&(batch.sequence_length, batch.packing)));
+        let rows = rows.and_then(|rows| rows.of(batch));
         if let (Some(_), Some(rows)) = (prediction.tokens_per_s, rows) {
             // The peak is that of full rows, the speed that of the mean micro-batch, of which padding is no work done.
             let (usual, share) = mean_micro_batch(setting, batch, rows);

@@ -47,7 +47,7 @@ impl Trials {
     ) -> Result<Self, StoreError> {
         let variants: BTreeSet<TrialNumber> = store.inheritance().variants(id).await?.into_keys().collect();
         let inherited = store.inheritance().all(id).await?;
-        let of_cost = inherited.iter().filter(|(_, part, _)| part == "cost");
+        let of_cost = inherited.iter().filter(|value| value.is_cost());
         let confirmed = store.repeats().confirmations(id).await?;
         let mut finished_trials = FinishedTrials::default();
         finished_trials.count(problem, &with_confirmed(&history, &confirmed));
@@ -67,7 +67,7 @@ impl Trials {
             curves,
             longest,
             expected_gains: store.proposals().expectations(id).await?,
-            inherits_cost: of_cost.map(|(number, _, _)| *number).collect(),
+            inherits_cost: of_cost.map(|value| value.trial).collect(),
             variants,
             finished_trials,
             confirmed,

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use super::clock::Clock;
 use super::confirmation::{Confirmation, RunsMade};
-use super::decide::KnownMeasurements;
 use super::disturbed::DisturbedTrials;
 use super::failures::Failures;
 use super::interrupt::POLL;
 use super::kept_metrics::KeptMetrics;
 use super::kernel_form::KernelForms;
+use super::known_measurements::KnownMeasurements;
 use super::predictions::Predictions;
 use super::queue::Queue;
 use super::requests::Requests;
@@ -103,7 +103,7 @@ impl<'a> Tuner<'a> {
             disturbed,
             queue,
             clock,
-            confirmation: Confirmation::new(overview.trained_rows.zip(overview.trained_tokens), runs_made),
+            confirmation: Confirmation::new(overview.trained, runs_made),
             pruner,
             rivals,
             requests: Requests::begin(parts.store, parts.id).await?,
@@ -180,10 +180,12 @@ impl<'a> Tuner<'a> {
             return false;
         }
         self.clock.go_on();
-        self.confirmation.end_trials(false);
+        self.confirmation.resume_trials();
         let schedule = self.schedule();
         let goes_on = schedule.has_time_for_training() && schedule.budget_ending().is_none();
-        self.confirmation.end_trials(!goes_on);
+        if !goes_on {
+            self.confirmation.end_trials();
+        }
         goes_on
     }
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::child::{ChildProcess, Line, Lines, Surroundings};
-use super::program::{Printed, RunningProgram};
+use super::program::{Printed, RunningProgram, StopCause};
 use super::{Evaluator, EvaluatorError, Placement, Task, TrialEvent, TrialRequest};
 use peft_tune_core::study::{Metrics, Params, TrialNumber};
 
@@ -231,7 +231,7 @@ impl Evaluator for CommandEvaluator {
     fn cancel(&mut self, number: TrialNumber) -> Result<(), EvaluatorError> {
         let mut under_way = self.slots.iter_mut().filter_map(|slot| slot.current.as_mut());
         if let Some(current) = under_way.find(|current| current.number == number) {
-            current.ask_to_stop(false);
+            current.ask_to_stop(StopCause::Cancelled);
         }
         Ok(())
     }

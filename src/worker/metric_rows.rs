@@ -9,7 +9,7 @@ use peft_tune_core::objective::{
     TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT,
     TOP1_AGREEMENT_PERCENT, TRAIN_TOKENS,
 };
-use peft_tune_core::study::{DISTURBED, NEIGHBOURS, THROUGHPUT_INTERVAL};
+use peft_tune_core::study::{DISTURBED, NEIGHBOURS, PLANNED_STEPS, THROUGHPUT_INTERVAL};
 
 /// One metric that trials have.
 #[derive(Clone, Copy, Debug)]
@@ -319,7 +319,7 @@ const ROWS: [MetricRow; 81] = [
     row(Training, "generated_tokens", "", "Tokens of the answers."),
     row(Training, "generate_s", "s", "Time of generating them."),
     row(Training, "score_s", "s", "Time of the program that scored them."),
-    row(Stop, "planned_steps", "", "Steps that the training would have had."),
+    row(Stop, PLANNED_STEPS, "", "Steps that the training would have had."),
     row(Stop, "loss_expected", "nats", "Where the curve was going."),
     row(Stop, "loss_expected_deviation", "nats", "Standard deviation of that."),
     row(

@@ -87,69 +87,89 @@ impl Runner for MockSession {
 
 impl MockTrial<'_> {
     fn run(&mut self, metrics: &mut Metrics, emit: &mut dyn FnMut(TrialEvent)) -> TrialState {
-        let number = self.request.number;
+        let request = self.request;
         self.phase(Phase::Load, emit);
-        let Task::Recipe { recipe, plan } = &self.request.task else {
+        let Task::Recipe { recipe, plan } = &request.task else {
             let message = "params alone need a command backend".to_owned();
             let reason = FailReason::Invalid { message };
             return self.failed(reason, metrics);
         };
-        let rank = recipe.adapter.as_ref().map_or(64, |adapter| adapter.rank) as f64;
         if plan.measure.is_some() {
-            self.waited += self.control.wait_for_turn(number);
-            self.phase(Phase::Profile, emit);
-            std::thread::sleep(self.step);
-            let mut throughput = 1e5 * recipe.batch.micro_batch as f64 / (8.0 + rank);
-            if self.fault.makes_busy(self.request, Phase::Profile) {
-                throughput *= SLOWED;
-                // One step that it was watched for.
-                let load = Load {
-                    threads: 2,
-                    cores: 2,
-                    ranks: 1,
-                };
-                let watch = DisturbanceWatch::start(Box::new(Busy::default()), load);
-                watch.finish().keep(metrics);
-            }
-            metrics.insert(THROUGHPUT, throughput);
-            metrics.insert(PEAK_MEMORY, 1e6 * (rank + 4.0 * recipe.batch.micro_batch as f64));
-            emit(TrialEvent::Measured {
-                number,
-                metrics: metrics.clone(),
-            });
+            self.measure(recipe, metrics, emit);
         }
-        if plan.train.is_some() {
-            self.phase(Phase::Train, emit);
-            emit(TrialEvent::Training { number, steps: STEPS });
-            for step in 1..=STEPS {
-                self.waited += self.control.wait_while_held(number);
-                std::thread::sleep(self.step);
-                let loss = made_up_loss(recipe, step);
-                emit(step_event(self.request, step, loss));
-                if self.fault.spoils_loss(self.request, Phase::Train) {
-                    let reason = FailReason::Diverged {
-                        at_step: step,
-                        loss: Some(loss),
-                    };
-                    return self.failed(reason, metrics);
-                }
-                if self.control.is_stopped(number) {
-                    return TrialState::Pruned {
-                        at_step: step,
-                        rule: "stopped".to_owned(),
-                        metrics: metrics.clone(),
-                    };
-                }
-            }
-            self.phase(Phase::Evaluate, emit);
-            let loss = made_up_loss(recipe, STEPS);
-            metrics.insert(LOSS, loss);
-            metrics.insert(TOKEN_ACCURACY, 0.5);
-            emit(evaluation_event(self.request, loss));
+        if plan.train.is_some()
+            && let Some(ended) = self.train(recipe, metrics, emit)
+        {
+            return ended;
         }
         TrialState::Complete {
             metrics: metrics.clone(),
         }
+    }
+
+    /// The profile phase: throughput and memory follow from rank and micro-batch.
+    fn measure(&mut self, recipe: &Recipe, metrics: &mut Metrics, emit: &mut dyn FnMut(TrialEvent)) {
+        let number = self.request.number;
+        let (rank, micro_batch) = (rank_of(recipe), recipe.batch.micro_batch as f64);
+        self.waited += self.control.wait_for_turn(number);
+        self.phase(Phase::Profile, emit);
+        std::thread::sleep(self.step);
+        let mut throughput = 1e5 * micro_batch / (8.0 + rank);
+        if self.fault.makes_busy(self.request, Phase::Profile) {
+            throughput *= SLOWED;
+            // One step that it was watched for.
+            let load = Load {
+                threads: 2,
+                cores: 2,
+                ranks: 1,
+            };
+            let watch = DisturbanceWatch::start(Box::new(Busy::default()), load);
+            watch.finish().keep(metrics);
+        }
+        metrics.insert(THROUGHPUT, throughput);
+        metrics.insert(PEAK_MEMORY, 1e6 * (rank + 4.0 * micro_batch));
+        emit(TrialEvent::Measured {
+            number,
+            metrics: metrics.clone(),
+        });
+    }
+
+    /// The training phase and its evaluation; returns how the trial ended where it did on the way.
+    fn train(
+        &mut self,
+        recipe: &Recipe,
+        metrics: &mut Metrics,
+        emit: &mut dyn FnMut(TrialEvent),
+    ) -> Option<TrialState> {
+        let number = self.request.number;
+        self.phase(Phase::Train, emit);
+        emit(TrialEvent::Training { number, steps: STEPS });
+        for step in 1..=STEPS {
+            self.waited += self.control.wait_while_held(number);
+            std::thread::sleep(self.step);
+            let loss = made_up_loss(recipe, step);
+            emit(step_event(self.request, step, loss));
+            if self.fault.spoils_loss(self.request, Phase::Train) {
+                let reason = FailReason::Diverged {
+                    at_step: step,
+                    loss: Some(loss),
+                };
+                return Some(self.failed(reason, metrics));
+            }
+            if self.control.is_stopped(number) {
+                return Some(TrialState::Pruned {
+                    at_step: step,
+                    rule: "stopped".to_owned(),
+                    metrics: metrics.clone(),
+                });
+            }
+        }
+        self.phase(Phase::Evaluate, emit);
+        let loss = made_up_loss(recipe, STEPS);
+        metrics.insert(LOSS, loss);
+        metrics.insert(TOKEN_ACCURACY, 0.5);
+        emit(evaluation_event(self.request, loss));
+        None
     }
 
     fn phase(&self, phase: Phase, emit: &mut dyn FnMut(TrialEvent)) {
@@ -166,9 +186,14 @@ impl MockTrial<'_> {
     }
 }
 
+/// The rank of a recipe; where every weight trains, a high one.
+fn rank_of(recipe: &Recipe) -> f64 {
+    recipe.adapter.as_ref().map_or(64, |adapter| adapter.rank) as f64
+}
+
 /// A loss that falls with the rank and the steps, with a best learning rate between.
 fn made_up_loss(recipe: &Recipe, step: u64) -> f64 {
-    let rank = recipe.adapter.as_ref().map_or(64, |adapter| adapter.rank) as f64;
+    let rank = rank_of(recipe);
     let off = (recipe.optimizer.learning_rate / 3e-3).ln();
     2.0 + off * off / 20.0 + 1.0 / (1.0 + rank) + 1.0 / step as f64
 }

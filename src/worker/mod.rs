@@ -12,7 +12,6 @@ mod interruption;
 mod launch_command;
 mod launcher;
 mod limits;
-mod loaded;
 mod machine_load;
 mod metric_rows;
 mod mixed_throughput;
@@ -38,6 +37,8 @@ mod training_ranks;
 mod trial;
 mod trial_accuracy;
 mod trial_group;
+mod trial_inputs;
+mod trial_memory;
 mod trial_profile;
 mod worker_slot;
 

@@ -86,6 +86,8 @@ pub struct PoolSettings {
     pub slots: Vec<Placement>,
     pub measuring: Measuring,
     pub together: TrainTogether,
+    /// Whether a process ends with its trial, for trials that leave behind what nobody can put back.
+    pub process_per_trial: bool,
     /// Time between two heartbeats of a worker.
     pub heartbeat: Duration,
     /// Silence after which a worker counts as dead.
@@ -104,6 +106,7 @@ impl PoolSettings {
             slots,
             measuring: Measuring::default(),
             together: TrainTogether::default(),
+            process_per_trial: false,
             heartbeat: Duration::from_secs(1),
             silent_after: Duration::from_secs(30),
             stuck_after: Duration::from_secs(1800),
@@ -306,6 +309,9 @@ impl WorkerPool {
     /// Frees a slot whose trial is over.
     fn free(&mut self, slot: usize) {
         if self.slots[slot].trials.is_empty() {
+            if self.settings.process_per_trial {
+                self.slots[slot].close();
+            }
             self.slots.iter_mut().for_each(|other| other.take_back_from(slot));
             let orders = self.lock(slot).ended(slot);
             self.follow(orders);

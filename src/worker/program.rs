@@ -33,10 +33,19 @@ pub(super) struct RunningProgram {
     pub(super) ended: Option<Instant>,
 }
 
-/// Request to the program to stop: when it was made, and why.
+/// Request to the program to stop.
 pub(super) struct Stop {
-    pub(super) at: Instant,
-    pub(super) timed_out: bool,
+    at: Instant,
+    cause: StopCause,
+}
+
+/// Reason why a program is asked to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StopCause {
+    /// The trial was cancelled.
+    Cancelled,
+    /// The trial's time is up.
+    TimedOut,
 }
 
 /// Time within which the output of a program has to be read once it has ended: another that it left behind may hold its
@@ -217,19 +226,19 @@ impl RunningProgram {
             .time_limit_s
             .and_then(|limit| Duration::try_from_secs_f64(limit).ok());
         if self.stop.is_none() && limit.is_some_and(|limit| self.started.elapsed() >= limit) {
-            self.ask_to_stop(true);
+            self.ask_to_stop(StopCause::TimedOut);
         }
         if self.stop.as_ref().is_some_and(|stop| stop.at.elapsed() >= grace) {
             self.child.kill();
         }
     }
 
-    pub(super) fn ask_to_stop(&mut self, timed_out: bool) {
+    pub(super) fn ask_to_stop(&mut self, cause: StopCause) {
         if self.stop.is_none() {
             self.child.terminate();
             self.stop = Some(Stop {
                 at: Instant::now(),
-                timed_out,
+                cause,
             });
         }
     }
@@ -254,7 +263,13 @@ impl RunningProgram {
         let wall_s = self.started.elapsed().as_secs_f64();
         let phase = Phase::Train;
         let state = match (&self.stop, self.ending.take()) {
-            (Some(Stop { timed_out: true, .. }), _) => TrialState::Failed {
+            (
+                Some(Stop {
+                    cause: StopCause::TimedOut,
+                    ..
+                }),
+                _,
+            ) => TrialState::Failed {
                 reason: FailReason::TimedOut { phase, after_s: wall_s },
                 metrics,
             },

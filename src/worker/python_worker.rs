@@ -1,8 +1,8 @@
 //! The worker that trains in PyTorch: Python files that this program carries, and the process that runs them.
 //!
-//! A worker of `backend: trl` starts as any other, and then becomes the user's Python: the process keeps its id, its streams, its
-//! group and its processors, so that nobody above sees a difference. The files lie in the cache, in a folder under their hash, as the
-//! package `peft_tune.backends`.
+//! A worker of `backend: trl` or `unsloth` starts as any other, and then becomes the user's Python: the process keeps its id, its
+//! streams, its group and its processors, so that nobody above sees a difference. The files lie in the cache, in a folder under their
+//! hash, as the package `peft_tune.backends`.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,6 +12,7 @@ use std::process::Command;
 
 use sha2::{Digest, Sha256};
 
+use crate::space::Loader;
 use peft_tune_core::hexadecimal;
 use peft_tune_core::whole_file::write_whole;
 use peft_tune_engine::data::cache_folder;
@@ -30,9 +31,12 @@ const FILES: &[(&str, &str)] = carried![
     "base_model.py",
     "control.py",
     "device.py",
+    "disturbance.py",
     "evaluation.py",
     "faults.py",
     "first_adapter.py",
+    "gpu_load.py",
+    "host_load.py",
     "kinds.py",
     "launched.py",
     "losses.py",
@@ -44,14 +48,17 @@ const FILES: &[(&str, &str)] = carried![
     "protocol.py",
     "rank_group.py",
     "ranks.py",
+    "rewards.py",
     "rival.py",
     "serve.py",
     "settings.py",
     "steady.py",
+    "tools.py",
     "trainer.py",
     "trial.py",
     "trial_evaluations.py",
     "trial_files.py",
+    "unsloth.py",
 ];
 
 /// Statements that run the package from the folder that the first argument names. The current folder is no place of packages: a file
@@ -82,6 +89,7 @@ const DIGITS: usize = 16;
 pub struct PythonWorker {
     python: PathBuf,
     folder: PathBuf,
+    loader: Loader,
 }
 
 /// Why the worker in Python cannot be started.
@@ -106,12 +114,13 @@ impl PythonWorker {
     ///
     /// # Errors
     /// No cache, or one that cannot be written to.
-    pub fn new(python: &Path) -> Result<Self, PythonWorkerError> {
+    pub fn new(python: &Path, loader: Loader) -> Result<Self, PythonWorkerError> {
         let cache = cache_folder().ok_or(PythonWorkerError::NoCache)?;
         let folder = unpack(&cache).map_err(|source| PythonWorkerError::Unpack { folder: cache, source })?;
         Ok(Self {
             python: python.to_owned(),
             folder,
+            loader,
         })
     }
 
@@ -178,6 +187,8 @@ impl PythonWorker {
             // Writes nothing beside the files: what is compiled of them for one version is none of the next one's.
             .args(["-B", "-c", RUN])
             .arg(&self.folder)
+            // unsloth has to come before what it changes.
+            .args(["--backend", self.loader.name()])
             .args(arguments)
             .env("TOKENIZERS_PARALLELISM", "false")
             // Whatever had to be downloaded was, before the first trial.
@@ -353,10 +364,12 @@ mod tests {
         let worker = PythonWorker {
             python: "/opt/python".into(),
             folder: "/cache of mine".into(),
+            loader: Loader::Unsloth,
         };
         let command = worker.probe();
         assert_eq!(command.get_program(), "/opt/python");
         let arguments: Vec<&OsStr> = command.get_args().collect();
-        assert_eq!(arguments, ["-B", "-c", RUN, "/cache of mine", "--probe"]);
+        let words = ["-B", "-c", RUN, "/cache of mine", "--backend", "unsloth", "--probe"];
+        assert_eq!(arguments, words);
     }
 }

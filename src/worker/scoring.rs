@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::scorer::{AnsweredRow, Scorer, ScorerError};
 use peft_tune_core::objective::EXACT_MATCH;
-use peft_tune_core::score::{ExtractError, ScorePlan, wilson};
+use peft_tune_core::score::{ExtractError, ScoreCommand, ScorePlan, wilson};
 use peft_tune_core::study::{Metrics, interval_of};
 use peft_tune_engine::data::{DataError, DocumentSet, Question, Vocabulary};
 use peft_tune_engine::hub::ModelFiles;
@@ -34,18 +34,30 @@ pub(super) enum ScoringError {
     Stopped,
 }
 
-/// Generates answers with a trained model and scores them; the metrics that are known are in `metrics` however it ends.
-/// `is_stopped` is asked again and again.
+/// A trained model, and the held-out rows that it answers.
+pub(super) struct AnsweringModel<'a> {
+    pub(super) trainer: &'a mut Trainer,
+    pub(super) held_out: &'a DocumentSet,
+    pub(super) files: &'a ModelFiles,
+}
+
+/// Generates answers with a trained model and scores them, with `command` too where there is one; the metrics that are known are in
+/// `metrics` however it ends. `is_stopped` is asked again and again.
 ///
 /// # Errors
 /// See [`ScoringError`].
 pub(super) fn score(
     plan: &ScorePlan,
-    (trainer, held_out, files): (&mut Trainer, &DocumentSet, &ModelFiles),
-    runs_command: bool,
+    model: AnsweringModel<'_>,
+    command: Option<&ScoreCommand>,
     is_stopped: &dyn Fn() -> bool,
     metrics: &mut Metrics,
 ) -> Result<(), ScoringError> {
+    let AnsweringModel {
+        trainer,
+        held_out,
+        files,
+    } = model;
     let vocabulary = Vocabulary::open(files).map_err(Box::new)?;
     let tokenizer = vocabulary.tokenizer().ok_or(ScoringError::NoTokenizer)?;
     let questions = held_out.questions(plan.rows);
@@ -60,7 +72,7 @@ pub(super) fn score(
             .filter(|row| matcher.matches(&row.generation, &row.reference));
         keep_share(right.count() as u64, rows.len() as u64, metrics);
     }
-    if let Some(command) = plan.command.as_ref().filter(|_| runs_command) {
+    if let Some(command) = command {
         let began = Instant::now();
         let scored = Scorer::start(command, &rows)?.finish(is_stopped);
         metrics.insert("score_s", began.elapsed().as_secs_f64());

@@ -11,26 +11,28 @@ use super::control::Control;
 use super::fault::Fault;
 use super::interruption::{Interruption, failure, invalid, state_of};
 use super::limits::MemoryLimit;
-use super::loaded::{BaseKey, DataKey, Loaded, LoadedInputs, StartKey};
 use super::rank_group::RankGroup;
 use super::runner::Runner;
 use super::trial::{Training, TrialRun, kernels_of};
 use super::trial_group::{BrokenStep, Joined, Member, TrialGroup, WorkerContext, may_share, parts, with_faults};
+use super::trial_inputs::{BaseKey, DataKey, InputKeys, KeptInputs, TrialInputs};
+use super::trial_memory::TrialMemory;
 use super::{TrialEvent, TrialRequest};
 use peft_tune_core::panic::panic_message;
-use peft_tune_core::recipe::{Recipe, WeightSparsity};
+use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{FailReason, Metrics, Phase, with_causes};
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::parallel::{Alone, Collective};
 use peft_tune_engine::profile::{DeviceMemory, HostMemory};
-use peft_tune_engine::{BaseModel, BaseSource, RankShare, Together, load_base};
+use peft_tune_engine::{BaseModel, BaseSource, Together, load_base};
+use peft_tune_kernels::device::Device;
 use peft_tune_kernels::{device, forget_launched, set_kernels};
 
 /// Base model and data that stay loaded between trials, one of each at a time: what a trial does not use must not count
 /// in its memory.
 pub(super) struct Session {
-    kept: LoadedInputs,
+    kept: KeptInputs,
     /// Device of this process, linked with the others that share its trials.
     rank: RankDevice,
     /// The processes that run trials on several devices.
@@ -56,11 +58,19 @@ impl RankDevice {
     }
 }
 
+/// A trial that begins.
+struct BegunTrial<'a> {
+    request: &'a TrialRequest,
+    started: Instant,
+    /// Time that others had.
+    waited: &'a Cell<Duration>,
+}
+
 impl Session {
     /// A session that has nothing loaded.
     pub(super) fn new(rank: RankDevice, fault: Fault) -> Self {
         Self {
-            kept: LoadedInputs::default(),
+            kept: KeptInputs::default(),
             rank,
             group: None,
             fault,
@@ -132,30 +142,31 @@ impl Session {
                 number,
                 phase: Phase::Load,
             });
-            self.trial((&request, started), group, (control, &waited), &mut emit, &mut metrics)
+            let trial = BegunTrial {
+                request: &request,
+                started,
+                waited: &waited,
+            };
+            self.trial(&trial, group, control, &mut emit, &mut metrics)
         }));
         HostMemory::set_limit(None);
         self.limit.set(None);
         let outcome = match outcome {
             Ok(Ok(Some((loaded, training)))) => {
-                return Ok(Some(Member {
-                    joined: Joined {
-                        request,
-                        loaded,
-                        started,
-                        waited,
-                    },
-                    training,
-                    metrics,
-                    beside: 0,
-                }));
+                let joined = Joined {
+                    request,
+                    loaded,
+                    started,
+                    waited,
+                };
+                return Ok(Some(Member::new(joined, training, metrics)));
             }
             Ok(Ok(None)) => Ok(()),
             Ok(Err(Interruption::DeviceLost { message, .. })) => return Err(std::io::Error::other(message)),
             Ok(Err(interruption)) => Err(interruption),
             Err(panic) => {
                 // Whatever the panic left behind is not to be trusted.
-                (self.kept, self.group) = (LoadedInputs::default(), None);
+                (self.kept, self.group) = (KeptInputs::default(), None);
                 Err(Interruption::Failed(panicked(panic.as_ref(), phase)))
             }
         };
@@ -192,21 +203,27 @@ impl Session {
             }
             Ok(Err(BrokenStep::All(reason))) => group.give_back(&reason, emit),
             Err(panic) => {
-                (self.kept, self.group) = (LoadedInputs::default(), None);
+                (self.kept, self.group) = (KeptInputs::default(), None);
                 group.give_back(&panicked(panic.as_ref(), Phase::Train), emit);
             }
         }
         Ok(())
     }
 
+    /// Runs a trial; returns its inputs and its training where that joins the group's.
     fn trial(
         &mut self,
-        (request, started): (&TrialRequest, Instant),
+        trial: &BegunTrial<'_>,
         group: &TrialGroup,
-        (control, waited): (&Control, &Cell<Duration>),
+        control: &Control,
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
-    ) -> Result<Option<(Loaded, Training)>, Interruption> {
+    ) -> Result<Option<(TrialInputs, Training)>, Interruption> {
+        let BegunTrial {
+            request,
+            started,
+            waited,
+        } = *trial;
         if let Some(kernels) = request.kernels {
             set_kernels(kernels);
         }
@@ -260,7 +277,7 @@ impl Session {
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
         // Their devices are to be theirs alone.
-        self.kept = LoadedInputs::default();
+        self.kept = KeptInputs::default();
         self.group.take_if(|group| {
             group.ranks() != devices || group.assignments() != request.assignments || !group.is_whole()
         });
@@ -279,68 +296,17 @@ impl Session {
         recipe: &Recipe,
         evaluation_rows: Option<usize>,
         memory_limit_bytes: Option<u64>,
-    ) -> Result<Loaded, Interruption> {
+    ) -> Result<TrialInputs, Interruption> {
         let started = Instant::now();
-        let data_key = DataKey {
-            model: recipe.model.clone(),
-            settings: recipe.data.clone(),
-            sequence_length: recipe.batch.sequence_length,
-            seed: recipe.training.seed,
-        };
-        let sparsity = recipe.weight_sparsity;
-        let base_key = BaseKey {
-            model: recipe.model.clone(),
-            precision: recipe.precision,
-            share: RankShare::of(recipe, self.rank.collective.as_ref()),
-            sparsity,
-            calibration: sparsity.row().reads_data.then(|| data_key.clone()),
-        };
-        let mut loss_before = |base: BaseKey| {
-            self.kept.loss_before(StartKey {
-                base: BaseKey { share: None, ..base },
-                data: data_key.clone(),
-                adapter_init: recipe.adapter.as_ref().and_then(|adapter| adapter.adapter_init.clone()),
-                evaluation_rows,
-            })
-        };
-        let dense = BaseKey {
-            sparsity: WeightSparsity::None,
-            calibration: None,
-            ..base_key.clone()
-        };
-        let (loss_before, dense_loss_before) = (loss_before(base_key.clone()), loss_before(dense));
+        let keys = InputKeys::of(recipe, self.rank.collective.as_ref());
+        let [loss_before, dense_loss_before] = self.kept.losses_before(&keys, recipe, evaluation_rows);
         let all_train = recipe.adapter.is_none();
-        self.kept.base.take_if(|(key, _)| all_train || *key != base_key);
-        self.kept.data.take_if(|(key, _)| *key != data_key);
+        self.kept.base.take_if(|(key, _)| all_train || *key != keys.base);
+        self.kept.data.take_if(|(key, _)| *key != keys.data);
         let files = ModelFiles::resolve_weights(&recipe.model, &mut ()).map_err(invalid)?;
-        let data = match &self.kept.data {
-            Some((_, data)) => data.clone(),
-            None => {
-                let data = Arc::new(prepare(recipe, &files)?);
-                self.kept.data = Some((data_key, data.clone()));
-                data
-            }
-        };
-        let device = match &self.kept.base {
-            Some((_, base)) => base.device().clone(),
-            None => device::open(&self.rank.device).map_err(|error| Interruption::DeviceLost {
-                message: with_causes(&error),
-                is_kernels: false,
-            })?,
-        };
-        let memory = DeviceMemory::of(&device).map_err(invalid)?;
-        // What libraries keep for each thread is no part of a trial's memory either: whether a thread has it already would be a
-        // matter of chance.
-        peft_tune_engine::profile::ceilings::warm_threads().map_err(invalid)?;
-        device::prepare(&device).map_err(|error| failure(error.into(), Phase::Load))?;
-        let beside_bytes = self.bytes_beside(&memory);
-        memory.set_limit(memory_limit_bytes.map(|limit| limit.saturating_add(beside_bytes)));
-        if device.is_cpu() {
-            // Weights are mapped while they are read, beside what the trial may take.
-            let mapped = weight_bytes(&files.folder);
-            self.limit
-                .set(memory_limit_bytes.map(|limit| limit.saturating_add(mapped)));
-        }
+        let data = self.data(keys.data, recipe, &files)?;
+        let device = self.device()?;
+        let memory = self.limit_memory(&device, &files.folder, memory_limit_bytes)?;
         let base = match &self.kept.base {
             Some((_, base)) => BaseSource::Kept(base.clone()),
             None if all_train => BaseSource::Fresh {
@@ -349,21 +315,64 @@ impl Session {
                 device,
             },
             None => {
-                let base = load_base(&files.folder, recipe, &data, base_key.share, &device);
+                let base = load_base(&files.folder, recipe, &data, keys.base.share, &device);
                 let base = base.map_err(|error| failure(error, Phase::Load))?;
-                self.keep_base(base_key, Arc::new(base), (&memory, beside_bytes))
+                self.keep_base(keys.base, Arc::new(base), &memory)
             }
         };
-        Ok(Loaded {
+        Ok(TrialInputs {
             base,
             folder: files.folder,
             data,
             loss_before,
             dense_loss_before,
             memory,
-            beside_bytes,
             seconds: started.elapsed().as_secs_f64(),
         })
+    }
+
+    /// The data of a recipe, prepared where they are not kept.
+    fn data(&mut self, key: DataKey, recipe: &Recipe, files: &ModelFiles) -> Result<Arc<PreparedData>, Interruption> {
+        if let Some((_, data)) = &self.kept.data {
+            return Ok(data.clone());
+        }
+        let data = Arc::new(prepare(recipe, files)?);
+        self.kept.data = Some((key, data.clone()));
+        Ok(data)
+    }
+
+    /// The device of the base model that is kept, or the process's own, opened.
+    fn device(&self) -> Result<Device, Interruption> {
+        if let Some((_, base)) = &self.kept.base {
+            return Ok(base.device().clone());
+        }
+        device::open(&self.rank.device).map_err(|error| Interruption::DeviceLost {
+            message: with_causes(&error),
+            is_kernels: false,
+        })
+    }
+
+    /// Makes the device ready, and limits what the trial may take of it; `folder` has the model's weights.
+    fn limit_memory(
+        &self,
+        device: &Device,
+        folder: &Path,
+        limit_bytes: Option<u64>,
+    ) -> Result<TrialMemory, Interruption> {
+        let memory = DeviceMemory::of(device).map_err(invalid)?;
+        // What libraries keep for each thread is no part of a trial's memory either: whether a thread has it already would be a
+        // matter of chance.
+        peft_tune_engine::profile::ceilings::warm_threads().map_err(invalid)?;
+        device::prepare(device).map_err(|error| failure(error.into(), Phase::Load))?;
+        let beside_bytes = self.bytes_beside(&memory);
+        let memory = TrialMemory::new(memory, beside_bytes);
+        memory.set_limit(limit_bytes);
+        if device.is_cpu() {
+            // Weights are mapped while they are read, beside what the trial may take.
+            let mapped = weight_bytes(folder);
+            self.limit.set(limit_bytes.map(|limit| limit.saturating_add(mapped)));
+        }
+        Ok(memory)
     }
 
     /// Bytes that the process holds beside the engine, which are no part of a trial's memory.
@@ -375,13 +384,11 @@ impl Session {
         memory.in_use_bytes().saturating_sub(held)
     }
 
-    /// Keeps a base model that was just loaded; `memory` with the bytes that were in use beside it.
-    fn keep_base(&mut self, key: BaseKey, base: Arc<BaseModel>, memory: (&DeviceMemory, u64)) -> BaseSource {
-        let (memory, beside_bytes) = memory;
-        let bytes = beside_bytes + base.bytes() as u64;
+    /// Keeps a base model that was just loaded and has all of the trial's memory so far.
+    fn keep_base(&mut self, key: BaseKey, base: Arc<BaseModel>, memory: &TrialMemory) -> BaseSource {
         self.kept.base_rounding = match base.device().is_cpu() {
             true => 0,
-            false => memory.in_use_bytes().saturating_sub(bytes),
+            false => memory.in_use_bytes().saturating_sub(base.bytes() as u64),
         };
         self.kept.base = Some((key, base.clone()));
         BaseSource::Kept(base)
@@ -389,7 +396,7 @@ impl Session {
 }
 
 /// Whether a trial's training may be one of several over its base.
-fn joins(request: &TrialRequest, loaded: &Loaded) -> bool {
+fn joins(request: &TrialRequest, loaded: &TrialInputs) -> bool {
     let base = match &loaded.base {
         BaseSource::Kept(base) => base,
         BaseSource::Fresh { .. } => return false,

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use super::control::Control;
 use super::fault::Fault;
 use super::interruption::{Interruption, failure, invalid};
-use super::loaded::{Fp32Key, Loaded};
 use super::mixed_throughput::mix_throughput;
 use super::rival::{BesideRival, ToldEvaluation};
+use super::trial_inputs::{Fp32Key, TrialInputs};
 use super::{TrialEvent, TrialRequest};
 use peft_tune_core::objective::{LOSS, LOSS_BEFORE, LOSS_STANDARD_ERROR, TOKEN_ACCURACY, TRAIN_TOKENS};
 use peft_tune_core::recipe::{Precision, Recipe};
@@ -28,7 +28,7 @@ const DIVERGED_NATS: f64 = 10.0;
 pub(super) struct TrialRun<'a> {
     pub(super) request: &'a TrialRequest,
     pub(super) recipe: &'a Recipe,
-    pub(super) loaded: &'a Loaded,
+    pub(super) loaded: &'a TrialInputs,
     /// Token accuracies of trainings in F32 that were made before.
     pub(super) fp32_accuracies: &'a RefCell<Vec<(Fp32Key, f64)>>,
     pub(super) control: &'a Control,
@@ -117,7 +117,7 @@ impl TrialRun<'_> {
         }) = &mut interruption
         {
             let loaded = self.loaded;
-            *in_use = Some(loaded.memory.peak_bytes().saturating_sub(loaded.beside_bytes));
+            *in_use = Some(loaded.memory.peak_bytes());
             let whole = || device::facts(loaded.base.device()).map(|facts| facts.memory_bytes);
             *limit_bytes = limit_bytes.or(self.request.memory_limit_bytes).or_else(whole);
         }
@@ -339,7 +339,7 @@ impl TrialRun<'_> {
     /// Readings that decide how the trial continues, and the time of the step: the same on all devices, each of which
     /// sees another clock, another memory and other requests.
     fn seen_by_all(&self, event: &mut StepEvent, phase: Phase) -> Result<Seen, Interruption> {
-        let peak_bytes = self.loaded.memory.peak_bytes().saturating_sub(self.loaded.beside_bytes);
+        let peak_bytes = self.loaded.memory.peak_bytes();
         let after_s = self.started.elapsed().saturating_sub(self.waited.get()).as_secs_f64();
         let stopped = f64::from(u8::from(self.control.is_stopped(self.request.number)));
         let mut seen = [event.seconds.total, peak_bytes as f64, after_s, stopped];

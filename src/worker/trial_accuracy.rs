@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use super::TrialEvent;
 use super::interruption::{Interruption, failure};
-use super::loaded::Fp32Key;
 use super::scorer::ScorerError;
-use super::scoring::{ScoringError, score};
+use super::scoring::{AnsweringModel, ScoringError, score};
 use super::trial::{Run, TrialRun};
+use super::trial_inputs::Fp32Key;
 use peft_tune_core::objective::{
     LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
 };
@@ -228,10 +228,14 @@ impl TrialRun<'_> {
         let files = ModelFiles::resolve_weights(&self.recipe.model, &mut ());
         let files = files.map_err(|error| Unmeasured::Missing(format!("`score`: {}", with_causes(&error))))?;
         let at_step = trainer.steps();
-        let inputs = (trainer, self.loaded.data.held_out(), &files);
-        let is_first = self.collective.rank() == 0;
+        let model = AnsweringModel {
+            trainer,
+            held_out: self.loaded.data.held_out(),
+            files: &files,
+        };
+        let command = plan.command.as_ref().filter(|_| self.collective.rank() == 0);
         let stops = || self.is_stopped() || self.is_late();
-        match score(plan, inputs, is_first, &stops, metrics) {
+        match score(plan, model, command, &stops, metrics) {
             Ok(()) => Ok(()),
             Err(ScoringError::Stopped | ScoringError::Scorer(ScorerError::Stopped)) => {
                 Err(Unmeasured::Ends(if self.is_late() && !self.is_stopped() {

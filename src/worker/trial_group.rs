@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use super::control::Control;
 use super::fault::Fault;
 use super::interruption::{Interruption, failure, state_of};
-use super::loaded::{Fp32Key, Loaded};
 use super::rival::{BesideRival, ToldEvaluation};
 use super::trial::{Training, TrialRun, kernels_of};
+use super::trial_inputs::{Fp32Key, TrialInputs};
 use super::{Task, TrialEvent, TrialRequest};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialPlan};
@@ -58,7 +58,7 @@ pub(super) struct WorkerContext<'a> {
 /// A trial of the group, but for its training.
 pub(super) struct Joined {
     pub(super) request: TrialRequest,
-    pub(super) loaded: Loaded,
+    pub(super) loaded: TrialInputs,
     pub(super) started: Instant,
     /// Time that others had.
     pub(super) waited: Cell<Duration>,
@@ -90,17 +90,17 @@ impl Joined {
     }
 
     /// Ends the trial and tells how it ended.
-    fn end(
-        &self,
-        (training, end): (Training, Option<Interruption>),
-        (mut metrics, beside): (Metrics, usize),
-        around: &WorkerContext<'_>,
-        emit: &mut dyn FnMut(TrialEvent),
-    ) {
+    fn end(&self, ended: EndedTraining, around: &WorkerContext<'_>, emit: &mut dyn FnMut(TrialEvent)) {
+        let EndedTraining {
+            training,
+            interruption,
+            mut metrics,
+            beside,
+        } = ended;
         let number = self.request.number;
         let mut emit = with_faults(&self.request, around.fault, emit);
         let trial = self.run(around);
-        let outcome = match (end, &self.parts().1.train) {
+        let outcome = match (interruption, &self.parts().1.train) {
             (Some(interruption), _) => Err(trial.with_memory(interruption)),
             (None, Some(plan)) => trial.end_training(training, plan, &mut emit, &mut metrics),
             (None, None) => Ok(()),
@@ -115,13 +115,35 @@ impl Joined {
     }
 }
 
+/// A training of the group that is over.
+struct EndedTraining {
+    training: Training,
+    /// Reason why it did not complete.
+    interruption: Option<Interruption>,
+    metrics: Metrics,
+    /// Most trainings beside it.
+    beside: usize,
+}
+
 /// A trial whose training is under way.
 pub(super) struct Member {
-    pub(super) joined: Joined,
-    pub(super) training: Training,
-    pub(super) metrics: Metrics,
+    joined: Joined,
+    training: Training,
+    metrics: Metrics,
     /// Most trainings beside this one so far.
-    pub(super) beside: usize,
+    beside: usize,
+}
+
+impl Member {
+    /// A trial that joins a group, with the metrics of its profile phase.
+    pub(super) fn new(joined: Joined, training: Training, metrics: Metrics) -> Self {
+        Self {
+            joined,
+            training,
+            metrics,
+            beside: 0,
+        }
+    }
 }
 
 /// Trainings under way over one base model.
@@ -133,6 +155,9 @@ pub(super) struct TrialGroup {
     /// Passes of the members; made again after a member joins or leaves.
     passes: Option<Together>,
 }
+
+/// Evaluation of a member, where it was due.
+type DueEvaluation = Option<Result<ToldEvaluation, Interruption>>;
 
 /// Failure of a step of all members.
 pub(super) enum BrokenStep {
@@ -166,12 +191,7 @@ impl TrialGroup {
     /// Sets the bytes up to which the process may allocate: what a trial may, beside what was there before the first.
     pub(super) fn set_limit(&self) {
         if let Some(Member { joined, .. }) = self.members.first() {
-            let beside = joined.loaded.beside_bytes;
-            let limit = joined.request.memory_limit_bytes;
-            joined
-                .loaded
-                .memory
-                .set_limit(limit.map(|limit| limit.saturating_add(beside)));
+            joined.loaded.memory.set_limit(joined.request.memory_limit_bytes);
         }
     }
 
@@ -287,10 +307,34 @@ impl TrialGroup {
             member.joined.run(around).evaluates(&mut emit);
         }
         let began = Instant::now();
+        let told = self.evaluate_due(&due, around)?;
+        let took = began.elapsed();
+        for (index, (member, told)) in self.members.iter_mut().zip(told).enumerate() {
+            member.joined.wait(match due[index] {
+                true => took.mul_f64(1.0 - 1.0 / count as f64),
+                false => took,
+            });
+            let Some(told) = told else { continue };
+            let Member {
+                joined,
+                training,
+                metrics,
+                ..
+            } = member;
+            let mut emit = with_faults(&joined.request, around.fault, emit);
+            let trial = joined.run(around);
+            let kept = told.and_then(|told| trial.evaluated(told, training, &mut emit, metrics));
+            ends[index] = kept.err();
+        }
+        Ok(())
+    }
+
+    /// Evaluates the members that are due in the same passes, each beside its rival; nothing of the others.
+    fn evaluate_due(&mut self, due: &[bool], around: &WorkerContext<'_>) -> Result<Vec<DueEvaluation>, BrokenStep> {
         let trainers = self.members.iter().map(|member| &member.training.run.trainer);
         let passes = Together::kept(&mut self.passes, trainers).map_err(broken)?;
         let trainers: Vec<&Trainer> = self.members.iter().map(|member| &member.training.run.trainer).collect();
-        let held_out = self.members.iter().zip(&due);
+        let held_out = self.members.iter().zip(due);
         let held_out: Vec<Option<&[MicroBatch]>> = held_out
             .map(|(member, due)| due.then_some(member.training.held_out.as_slice()))
             .collect();
@@ -310,34 +354,18 @@ impl TrialGroup {
         let found = passes
             .evaluate_rows(&trainers, &held_out, &mut watches)
             .map_err(broken)?;
-        let took = began.elapsed();
-        let found = found.into_iter().zip(beside);
-        for (index, (member, (found, beside))) in self.members.iter_mut().zip(found).enumerate() {
-            member.joined.wait(match due[index] {
-                true => took.mul_f64(1.0 - 1.0 / count as f64),
-                false => took,
-            });
-            let Some(found) = found else { continue };
-            let Member {
-                joined,
-                training,
-                metrics,
-                ..
-            } = member;
-            let mut emit = with_faults(&joined.request, around.fault, emit);
-            let trial = joined.run(around);
-            let found = found.map_err(|error| failure(error, Phase::Evaluate));
-            let told = found.and_then(|mut found| {
+        let count = due.iter().filter(|due| **due).count();
+        let told = found.into_iter().zip(beside).map(|(found, beside)| {
+            let found = found?.map_err(|error| failure(error, Phase::Evaluate));
+            Some(found.map(|mut found| {
                 found.evaluation.seconds /= count as f64;
-                let told = match beside {
+                match beside {
                     Some(beside) => beside.told(found),
                     None => ToldEvaluation::whole(found.evaluation),
-                };
-                trial.evaluated(told, training, &mut emit, metrics)
-            });
-            ends[index] = told.err();
-        }
-        Ok(())
+                }
+            }))
+        });
+        Ok(told.collect())
     }
 
     /// Tells the ends of members that have ended, and lets them go.
@@ -356,7 +384,13 @@ impl TrialGroup {
                 beside,
             } = self.members.remove(index);
             let joined = self.ending.insert(joined);
-            joined.end((training, end), (metrics, beside), around, emit);
+            let ended = EndedTraining {
+                training,
+                interruption: end,
+                metrics,
+                beside,
+            };
+            joined.end(ended, around, emit);
             self.ending = None;
         }
     }

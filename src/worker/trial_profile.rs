@@ -23,6 +23,12 @@ const SLOW: f64 = 1.5;
 /// Bytes at the peak, and those that the device's allocator kept for it.
 type Peak = [f64; 2];
 
+/// Steps that were measured, and the machine meanwhile.
+struct MeasuredSteps {
+    events: Vec<StepEvent>,
+    load: MachineLoad,
+}
+
 impl TrialRun<'_> {
     /// Measures what a setting costs. Returns the training whose first steps that took, where they did.
     pub(super) fn profile(
@@ -73,11 +79,12 @@ impl TrialRun<'_> {
         let source = Arc::clone(&training.source);
         let warmup = self.settle(&mut training.run, plan, Phase::Train, emit)?;
         metrics.insert("warmup_steps", warmup.len() as f64);
-        let (events, load) = self.measured_steps(&mut training.run, plan, Phase::Train, emit)?;
-        warmup.iter().chain(&events).for_each(|event| training.took(event));
+        let measured = self.measured_steps(&mut training.run, plan, Phase::Train, emit)?;
+        let taken = warmup.iter().chain(&measured.events);
+        taken.for_each(|event| training.took(event));
         let now = self.peak();
         peak = [peak[0].max(now[0]), peak[1].max(now[1])];
-        self.keep_measured((&events, 1.0), load, peak, &source, metrics)?;
+        self.keep_measured(measured, 1.0, peak, &source, metrics)?;
         Ok(training)
     }
 
@@ -101,7 +108,7 @@ impl TrialRun<'_> {
     fn peak(&self) -> Peak {
         let memory = &self.loaded.memory;
         [
-            memory.peak_bytes().saturating_sub(self.loaded.beside_bytes) as f64,
+            memory.peak_bytes() as f64,
             memory.peak_reserved_bytes().unwrap_or(0) as f64,
         ]
     }
@@ -127,23 +134,24 @@ impl TrialRun<'_> {
         self.step_on_longest_rows(&mut run, &source)?;
         let warmup = self.settle(&mut run, plan, Phase::Profile, emit)?;
         metrics.insert("warmup_steps", warmup.len() as f64);
-        let (events, load) = self.measured_steps(&mut run, plan, Phase::Profile, emit)?;
+        let measured = self.measured_steps(&mut run, plan, Phase::Profile, emit)?;
         if let Some(fp32) = fp32 {
             metrics.insert(FP32_THROUGHPUT, fp32);
         }
         let times = self.recipe.batch.micro_batches() as f64 / run.most_micro_batches as f64;
-        self.keep_measured((&events, times), load, self.peak(), &source, metrics)
+        self.keep_measured(measured, times, self.peak(), &source, metrics)
     }
 
     /// Keeps the metrics of measured steps, where a whole step has `times` as many micro-batches.
     fn keep_measured(
         &self,
-        (events, times): (&[StepEvent], f64),
-        load: MachineLoad,
+        measured: MeasuredSteps,
+        times: f64,
         mut peak: Peak,
         source: &BatchSource,
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
+        let MeasuredSteps { events, load } = measured;
         let seen = load.finish(metrics);
         let mut lost = [seen.lost];
         self.highest(&mut peak, Phase::Profile)?;
@@ -160,7 +168,7 @@ impl TrialRun<'_> {
             let steps = source.steps(self.recipe.training.length) as f64;
             mix_throughput(self.recipe.precision_schedule.fp32_share(steps), metrics);
         }
-        self.keep_energy(seen.joules, events, metrics)?;
+        self.keep_energy(seen.joules, &events, metrics)?;
         if let Some(mfu) = self.mfu(source, metrics.value(THROUGHPUT)) {
             metrics.insert(MFU, mfu);
         }
@@ -214,7 +222,7 @@ impl TrialRun<'_> {
         plan: &MeasurePlan,
         phase: Phase,
         emit: &mut dyn FnMut(TrialEvent),
-    ) -> Result<(Vec<StepEvent>, MachineLoad), Interruption> {
+    ) -> Result<MeasuredSteps, Interruption> {
         let busy = self.fault.makes_busy(self.request, Phase::Profile);
         let mut load = MachineLoad::watch(self.loaded.base.device(), self.collective.ranks(), busy);
         let mut events = Vec::new();
@@ -222,7 +230,7 @@ impl TrialRun<'_> {
             events.push(self.step(run, phase, emit)?);
             load.step_ended();
         }
-        Ok((events, load))
+        Ok(MeasuredSteps { events, load })
     }
 
     /// Keeps the energy of a token, of all devices together, where each of them tells it.

@@ -428,7 +428,7 @@ impl WorkerSlot {
     }
 
     /// Ends the process, if there is one.
-    fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         if let Some(mut worker) = self.worker.take() {
             worker.child.kill();
             limits::remove_group_of(worker.about.as_ref().map_or(worker.child.id(), |about| about.process));

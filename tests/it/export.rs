@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use peft_tune::export::{ExportError, ExportFormat, write};
 use peft_tune::space::{ReadOptions, RecipeFile};
 use peft_tune::tools::Tool;
-use peft_tune::tools::export::{AnswerMarks, ExportInput, Exported, Known, RenderError, TrainedRows, Warning};
+use peft_tune::tools::export::{AnswerMarks, ExportInput, Exported, Known, RenderError, Warning};
 use peft_tune::tools::import::parse_recipe;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::{
     AdapterBias, AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LongRows,
     OptimizerKind, OptimizerOffload, Precision, Recipe, ScheduleKind, Sharding, TargetModules, TargetPreset,
-    TrainingLength,
+    TrainedRows, TrainingLength,
 };
 use peft_tune_core::study::{Metrics, TrialNumber};
 

@@ -54,6 +54,8 @@ mod data_parallel;
 mod disturbed;
 /// The documents: widths, links, and what they say of commands, exit codes and predictions.
 mod docs;
+/// Checks of the built-in engine on a GPU that a program plays, and what `backend: auto` makes of them.
+mod engine_check;
 /// Mixtures of experts beyond the checks that all families share: adapters as PEFT writes them, storage, bad inputs.
 mod experts;
 /// Explanations of what a study found, in words.
@@ -211,6 +213,9 @@ mod trl_backend;
 /// Two engines that train the same, one of them with stand-ins for PyTorch and TRL.
 #[cfg(target_os = "linux")]
 mod trl_check;
+/// Trials in TRL that other programs slow down, with stand-ins for PyTorch and TRL.
+#[cfg(target_os = "linux")]
+mod trl_disturbed;
 /// Searches on models that only TRL may train, and the engine that `backend: auto` takes.
 mod trl_families;
 /// Searches on preferences through stand-ins of TRL's trainers.
@@ -221,6 +226,9 @@ mod trl_preferences;
 mod trl_ranks;
 /// Searches whose trials TRL trains, without Python.
 mod trl_search;
+/// Searches whose models unsloth loads, with stand-ins for it, PyTorch and TRL.
+#[cfg(target_os = "linux")]
+mod unsloth_backend;
 /// Searches that start from earlier studies in the same database.
 mod warm_start;
 

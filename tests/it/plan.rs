@@ -48,6 +48,7 @@ fn study_of(config: &str) -> tempfile::TempDir {
 fn called(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = crate::program();
     command.args(arguments).current_dir(folder);
+    command.env("PEFT_TUNE_CACHE", folder.join("cache"));
     command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
 }
 
@@ -165,6 +166,85 @@ fn a_plan_of_a_study_in_trl_predicts_what_trl_needs() {
     let speed = stack["tokens_per_s"].as_f64().unwrap();
     assert!((value(&named, "throughput") / speed - 1.0).abs() < 1e-9, "{speed}");
     assert_ne!(value(&native, "peak_memory"), value(&named, "peak_memory"));
+}
+
+/// The search asks a Python, and the plan asks none.
+#[test]
+fn a_plan_in_trl_refuses_what_a_search_does_in_the_same_words() {
+    let folder = study_of(LLAMA_3_70B);
+    let folder = folder.path();
+    let gpu = r#"{"name": "NVIDIA A100-SXM4-80GB", "bytes": 85899345920}"#;
+    crate::trl_search::python_with(folder, "1.16.0", &[gpu]);
+    let refused = |arguments: &[&str]| {
+        let output = called(folder, arguments);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {told}");
+        told
+    };
+    let on_device = ["plan", "space.yaml", "--device", "A100 80GB"];
+    for (values, key) in [
+        (
+            "gradient_checkpointing: [none, every_2]",
+            "space.gradient_checkpointing",
+        ),
+        ("optimizer: [adamw, muon]", "space.optimizer"),
+        ("loraplus_ratio: 16", "space.loraplus_ratio"),
+        (
+            "precision: fp32\n  attn_implementation: flash_attention_2",
+            "space.attn_implementation",
+        ),
+    ] {
+        let (before, _) = SPACE.split_once("  gradient_checkpointing").unwrap();
+        let space = format!("{before}  {values}\ntrial: {{sequence_length: 2048}}\nbudget: {{trials: 10}}\n");
+        std::fs::write(folder.join("space.yaml"), &space).unwrap();
+        let searched = refused(&["search", "space.yaml", "--backend", "trl", "--python", "./python"]);
+        assert!(searched.contains(&format!("key `{key}`")), "{searched}");
+        assert_eq!(refused(&[&on_device[..], &["--backend", "trl"]].concat()), searched);
+        std::fs::write(folder.join("space.yaml"), format!("{space}backend: trl\n")).unwrap();
+        assert!(refused(&on_device).contains(&format!("key `{key}`")));
+    }
+    // What a device and packages decide is for the search to find out.
+    std::fs::write(folder.join("space.yaml"), SPACE).unwrap();
+    planned(folder, &["--backend", "trl"]);
+    // Names of layers that the engine's table of families alone could tell.
+    let other = LLAMA_3_70B.replace("\"llama\"", "\"falcon_h1\"");
+    std::fs::write(folder.join("model/config.json"), other).unwrap();
+    let named = SPACE.replace("rank: [8, 16]", "target_modules: [attention, all-linear]");
+    std::fs::write(folder.join("space.yaml"), named).unwrap();
+    let told = refused(&[&on_device[..], &["--backend", "trl"]].concat());
+    assert!(
+        told.contains("key `space.target_modules`") && told.contains("its `attention` is not known here"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_plan_in_unsloth_refuses_what_its_trials_do_not_have() {
+    let folder = study_of(LLAMA_3_70B);
+    let folder = folder.path();
+    let refused = || {
+        let output = called(
+            folder,
+            &["plan", "space.yaml", "--device", "A100 80GB", "--backend", "unsloth"],
+        );
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        told
+    };
+    let told = refused();
+    assert!(
+        told.contains("key `space.precision`") && told.contains("a trial in unsloth is what unsloth's file says"),
+        "{told}"
+    );
+    std::fs::write(folder.join("space.yaml"), SPACE.replace("nf4", "nf4_double")).unwrap();
+    planned(folder, &["--backend", "unsloth"]);
+    let other = LLAMA_3_70B.replace("\"llama\"", "\"falcon_h1\"");
+    std::fs::write(folder.join("model/config.json"), other).unwrap();
+    let told = refused();
+    assert!(
+        told.contains("trials in unsloth have models of the built-in engine's families"),
+        "{told}"
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Searches in which trials that are surely worse than the best one are evaluated on a part of the held-out rows.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use serde_json::Value;
@@ -10,15 +10,20 @@ const ROWS: f64 = 64.0;
 /// Rates at which something is learned, and others at which nothing is.
 const RATES: &str = "[5e-3, 4e-3, 1e-8, 2e-8]";
 
-/// A study with these objectives.
-fn space(objectives: &str) -> String {
-    let quickstart = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
-    let quickstart = quickstart.display();
+/// The folder of a small model with its rows.
+fn quickstart() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart")
+}
+
+/// A study with these objectives on the rows of a folder.
+fn space(objectives: &str, rows: &Path) -> String {
+    let (base, rows) = (quickstart().join("base"), rows.display());
     format!(
-        "study: own\nmodel: {quickstart}/base\ndata: {{train: {quickstart}/train.jsonl, held_out: {quickstart}/held_out.jsonl}}\n\
+        "study: own\nmodel: {}\ndata: {{train: {rows}/train.jsonl, held_out: {rows}/held_out.jsonl}}\n\
          confirm: none\nsampler: grid\npruner: none\nobjectives: {objectives}\nbudget: {{trials: 4}}\n\
          space: {{learning_rate: {RATES}, rank: [4], micro_batch: 2, global_batch: 2, precision: fp32}}\n\
-         trial: {{sequence_length: 64, profile_steps: 1, profile_warmup: 0, training_steps: 30, evaluation: {{rows: {ROWS}, times: 2}}}}\n"
+         trial: {{sequence_length: 64, profile_steps: 1, profile_warmup: 0, training_steps: 30, evaluation: {{rows: {ROWS}, times: 2}}}}\n",
+        base.display()
     )
 }
 
@@ -39,14 +44,19 @@ fn peft_tune(folder: &Path, arguments: &[&str]) -> Output {
 /// The folder of a study of these objectives, searched with each of these options in turn.
 fn searched(objectives: &str, options: &[&[&str]]) -> tempfile::TempDir {
     let folder = crate::folders::for_database();
-    std::fs::write(folder.path().join("space.yaml"), space(objectives)).unwrap();
+    search(folder.path(), &space(objectives, &quickstart()), options);
+    folder
+}
+
+/// Searches a study in a folder, with each of these options in turn.
+fn search(folder: &Path, study: &str, options: &[&[&str]]) {
+    std::fs::write(folder.join("space.yaml"), study).unwrap();
     for options in options {
         peft_tune(
-            folder.path(),
+            folder,
             &[&["search", "space.yaml", "--workers", "1"], *options].concat(),
         );
     }
-    folder
 }
 
 fn query(folder: &Path, sql: &str) -> Vec<Value> {
@@ -159,13 +169,52 @@ fn a_search_that_goes_on_compares_with_what_was_best_before() {
 }
 
 #[cfg(target_os = "linux")]
+const IN_TRL: &[&str] = &["--backend", "trl", "--python", "python3"];
+
+#[cfg(target_os = "linux")]
 #[test]
 fn the_worker_in_python_ends_evaluations_as_the_engine_does() {
     if !crate::trl_backend::has_python() {
         return;
     }
-    let trl: &[&str] = &["--backend", "trl", "--python", "python3"];
-    let folder = searched("[throughput, peak_memory, loss]", &[trl]);
-    let whole = searched("[peak_memory, loss]", &[trl]);
+    let folder = searched("[throughput, peak_memory, loss]", &[IN_TRL]);
+    let whole = searched("[peak_memory, loss]", &[IN_TRL]);
     assert_bad_ones_rest_on_a_part(&losses(folder.path()), &losses(whole.path()));
+}
+
+/// The trials of a study of these objectives with a trainer that compares answers, at these rates.
+#[cfg(target_os = "linux")]
+fn compared(trainer: &str, rates: &str, objectives: &str) -> Vec<Loss> {
+    use crate::trl_preferences::{labelled, pairs};
+    let folder = crate::folders::for_database();
+    let rows = if trainer == "kto" { labelled() } else { pairs() };
+    let lines: Vec<String> = rows.iter().cycle().take(120).map(Value::to_string).collect();
+    for name in ["train.jsonl", "held_out.jsonl"] {
+        std::fs::write(folder.path().join(name), lines.join("\n")).unwrap();
+    }
+    let trained = format!("space: {{trainer: {trainer}, beta: 0.5, ");
+    let study = space(objectives, folder.path()).replace(RATES, rates);
+    search(folder.path(), &study.replace("space: {", &trained), &[IN_TRL]);
+    losses(folder.path())
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn evaluations_of_pairs_end_early_and_those_of_answers_without_a_partner_do_not() {
+    if !crate::trl_backend::has_python() {
+        return;
+    }
+    let objectives = "[throughput, peak_memory, loss]";
+    // A pair's difference moves less than its tokens do.
+    let higher = "[5e-2, 4e-2, 1e-8, 2e-8]";
+    for (trainer, rates) in [("dpo", higher), ("orpo", RATES)] {
+        let whole = compared(trainer, rates, "[peak_memory, loss]");
+        assert_bad_ones_rest_on_a_part(&compared(trainer, rates, objectives), &whole);
+    }
+    // The drift over all rows is a part of each row's loss.
+    let found = compared("kto", higher, objectives);
+    assert!(
+        found.iter().any(learns) && found.iter().all(|one| one.rows.is_none()),
+        "{found:?}"
+    );
 }

@@ -179,12 +179,13 @@ async fn run(text: &str, capacity: usize, dice: u64, lost: Option<(TrialNumber, 
     drop(tuner);
     let trials = store.history().trials(open.id).await.unwrap();
     for trial in &trials {
-        for (part, source) in store.inheritance().of(open.id, trial.number).await.unwrap() {
-            let back = store.inheritance().of(open.id, source).await.unwrap();
+        for taken in store.inheritance().of(open.id, trial.number).await.unwrap() {
+            let back = store.inheritance().of(open.id, taken.source).await.unwrap();
             assert!(
-                !back.contains(&(part.clone(), trial.number)),
-                "trials {} and {source} took {part} from each other",
-                trial.number
+                !back
+                    .iter()
+                    .any(|one| one.part == taken.part && one.source == trial.number),
+                "two trials took a part from each other: {taken:?}"
             );
         }
     }

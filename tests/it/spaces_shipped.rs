@@ -116,8 +116,11 @@ fn the_schema_asks_for_known_settings_unless_a_command_runs_the_trials() {
     );
     let definitions = &schema["$defs"];
     let forms = &definitions["Backend"]["anyOf"];
-    assert_eq!(forms[0]["enum"], serde_json::json!(["native", "trl", "auto"]));
-    for key in ["command", "folder", "env", "trl"] {
+    assert_eq!(
+        forms[0]["enum"],
+        serde_json::json!(["native", "trl", "unsloth", "auto"])
+    );
+    for key in ["command", "folder", "env", "trl", "unsloth", "auto"] {
         let property = &definitions["BackendKeys"]["properties"][key];
         assert!(property["description"].is_string(), "{key}: {property}");
     }

@@ -154,6 +154,47 @@ fn a_search_trains_in_one_python_and_stores_what_a_native_trial_has() {
 }
 
 #[test]
+fn values_that_promise_nothing_by_prediction_are_measured_beside_a_training() {
+    if !has_python() {
+        return;
+    }
+    let searched = "micro_batch: [1, 2, 4]\n  attn_implementation: [sdpa, eager]\n  dataloader_num_workers: [0, 2]";
+    let space = SPACE
+        .replace("micro_batch: [1, 2, 4]", searched)
+        .replace("sampler: random\n", "");
+    let bench = Bench::of(&space);
+    Bench::succeed(search(&bench, &["--trials", "5"]));
+    let trainings = bench.count("select count(*) as n from trial where id not in (select trial_id from variant)");
+    assert_eq!(trainings, 5, "what measures a cost alone is none of them");
+    let explained: Value = serde_json::from_str(&Bench::succeed(bench.command(&["explain", "--json"]))).unwrap();
+    for parameter in ["attn_implementation", "dataloader_num_workers"] {
+        let mut coverage = explained["coverage"].as_array().unwrap().iter();
+        let found = coverage.find(|one| one["parameter"] == parameter).unwrap();
+        let compared = &found["compared"][0];
+        let numbers: Vec<u64> = compared["trials"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(Value::as_u64)
+            .collect();
+        // The two differ in nothing else.
+        let differing = bench.rows(&format!(
+            "select one.name as name from trial_param as one join trial_param as other on other.name = one.name \
+             where one.trial = {} and other.trial = {} and other.value <> one.value",
+            numbers[0], numbers[1]
+        ));
+        assert_eq!(Value::from(differing), json!([{"name": parameter}]), "{found}");
+        let metrics = compared["changes"].as_array().unwrap().iter().map(|one| &one["metric"]);
+        assert!(metrics.eq(["throughput", "peak_memory"].iter()), "{compared}");
+    }
+    let text = Bench::succeed(bench.command(&["explain"]));
+    assert!(
+        text.contains("dataloader_num_workers: predictions do not tell what "),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_setting_trains_to_the_same_bits_whatever_was_trained_before() {
     if !has_python() {
         return;
@@ -480,6 +521,11 @@ impl Worker {
             "data": {"train": format!("{assets}/train.jsonl"), "held_out": format!("{assets}/held_out.jsonl")},
             "adapter": {"rank": 8}, "precision": "fp32", "batch": batch,
         });
+        self.trial_with(number, steps, &recipe);
+    }
+
+    /// A trial of a recipe, of this many steps.
+    pub(crate) fn trial_with(&mut self, number: u64, steps: u64, recipe: &Value) {
         let plan = json!({
             "measure": {"steps": 1, "max_warmup_steps": 1},
             "train": {"length": {"steps": steps}, "evaluations": 1, "evaluation_rows": 4},

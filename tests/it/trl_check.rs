@@ -28,8 +28,13 @@ fn folder_with(adapter: &str, lines: &str) -> tempfile::TempDir {
 const SMALL: &str = "precision: fp32\nbatch: {micro_batch: 2, gradient_accumulation: 2, sequence_length: 64}";
 
 fn check(folder: &Path, arguments: &[&str]) -> Command {
+    checked(folder, &[&["recipe.yaml"], arguments].concat())
+}
+
+/// A check of the recipe that the arguments name, or of the program's own.
+fn checked(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = crate::program();
-    command.args(["check", "recipe.yaml", "--device", "cpu", "--steps", &STEPS.to_string()]);
+    command.args(["check", "--device", "cpu", "--steps", &STEPS.to_string()]);
     command.args(arguments).current_dir(folder);
     command.env("PEFT_TUNE_CACHE", folder.join("cache"));
     with_stand_ins(&mut command);
@@ -154,6 +159,34 @@ fn rows_in_another_order_and_a_training_without_an_adapter_are_compared_too() {
     command.env("STAND_IN_REPLAY", &replayed).env("STAND_IN_SHUFFLES", "1");
     let said = errors_of(&output_of(command, 11));
     assert!(said.contains("do not train on the same rows"), "{said}");
+}
+
+#[test]
+fn the_quickstarts_model_is_compared_where_no_recipe_is_named() {
+    if !has_python() {
+        return;
+    }
+    let folder = crate::folders::for_database();
+    let folder = folder.path();
+    let mut found = Vec::new();
+    for precision in ["fp32", "bf16"] {
+        let arguments = ["--json", "--python", "python3", "--precision", precision];
+        let output = output_of(checked(folder, &arguments), 11);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(
+            (&report["recipe"], &report["precision"]),
+            (&json!("the quickstart's model"), &json!(precision))
+        );
+        let replayed = folder.join("replayed.json");
+        std::fs::write(&replayed, report["native"].to_string()).unwrap();
+        let mut command = checked(folder, &arguments);
+        command.env("STAND_IN_REPLAY", &replayed);
+        output_of(command, 0);
+        found.push(report["bound"]["losses"].as_f64().unwrap());
+    }
+    assert!(found[0] < found[1], "{found:?}");
+    let told = errors_of(&output_of(checked(folder, &["--precision", "fp8"]), 2));
+    assert!(told.contains("write fp32, bf16"), "{told}");
 }
 
 #[test]

@@ -3,11 +3,12 @@
 #![cfg(unix)]
 
 use std::path::Path;
+use std::process::Output;
 
 use serde_json::json;
 
 use crate::mocked::errors_of;
-use crate::trl_search::{BACKEND, GPU, SPACE, bench, python_with, queried, refused, stand_in, succeeds};
+use crate::trl_search::{BACKEND, GPU, SPACE, bench, command, python_with, queried, refused, stand_in, succeeds};
 
 /// Gives the model of a folder keys of another family in its `config.json`.
 fn of_family(folder: &Path, change: impl FnOnce(&mut serde_json::Value)) {
@@ -121,6 +122,40 @@ fn a_model_whose_dimensions_cannot_be_read_is_searched_and_said_to_be_such() {
 }
 
 #[test]
+fn weights_in_pytorchs_own_form_are_trained_in_trl_and_refused_elsewhere_with_the_way_out() {
+    let folder = bench(&format!("{SPACE}{BACKEND}"));
+    let folder = folder.path();
+    std::fs::rename(
+        folder.join("base/model.safetensors"),
+        folder.join("base/pytorch_model.bin"),
+    )
+    .unwrap();
+    succeeds(folder, &["search", "space.yaml"]);
+    let weights = "select path like '%pytorch_model.bin' as is_it from study_input where role = 'weights'";
+    assert_eq!(queried(folder, weights), "is_it\n1");
+    for command in ["explain", "pareto"] {
+        succeeds(folder, &[command]);
+    }
+    succeeds(folder, &["export", "--format", "trl", "--output", "out"]);
+    let told = refused(folder, &["search", "space.yaml", "--as", "here", "--backend", "native"]);
+    for part in ["only PyTorch's own weights", "--backend trl", "save_pretrained('.')"] {
+        assert!(told.contains(part), "{told}");
+    }
+    // Of a family that is not known names of modules are not held against what cannot be listed.
+    of_family(folder, falcon);
+    let names = SPACE.replace(
+        "rank: [2, 4, 8, 16]",
+        "rank: [2, 4], target_modules: [[in_proj], [q_proj]]",
+    );
+    std::fs::write(folder.join("names.yaml"), format!("{names}{BACKEND}")).unwrap();
+    let said = errors_of(&succeeds(folder, &["search", "names.yaml", "--as", "names"]));
+    assert!(
+        said.contains("the matrices of the checkpoint cannot be listed here"),
+        "{said}"
+    );
+}
+
+#[test]
 fn trials_in_trl_need_a_tokenizer() {
     let folder = bench(&format!("{SPACE}{BACKEND}"));
     let folder = folder.path();
@@ -133,10 +168,19 @@ fn trials_in_trl_need_a_tokenizer() {
 }
 
 /// What a search with `backend: auto` says of its engine.
-fn engine_line(said: &str) -> String {
+pub(crate) fn engine_line(said: &str) -> String {
     let mut lines = said.lines();
     let found = lines.find(|line| line.starts_with("auto takes ") || line.starts_with("the study goes on in "));
     found.unwrap_or_else(|| panic!("no engine is named: {said}")).to_owned()
+}
+
+/// Output of a command on a machine with the driver of a GPU, which PyTorch may have.
+fn beside_driver(folder: &Path, arguments: &[&str]) -> Output {
+    std::fs::write(folder.join("libcuda.so.1"), "").unwrap();
+    let mut command = command(folder, arguments);
+    let output = command.env("LD_LIBRARY_PATH", folder).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", errors_of(&output));
+    output
 }
 
 #[test]
@@ -151,7 +195,11 @@ fn an_engine_that_is_left_open_is_chosen_by_family_and_device() {
                 "trials run on the CPU",
             ],
         ),
-        (true, true, &["auto takes TRL: trials run on a GPU", "/python has TRL"]),
+        (
+            true,
+            true,
+            &["auto takes TRL: PyTorch has a GPU here", "/python has TRL"],
+        ),
         (false, false, &["auto takes TRL: ", "it lacks the family `falcon_h1`"]),
         (false, true, &["auto takes TRL: ", "it lacks the family `falcon_h1`"]),
     ];
@@ -164,7 +212,8 @@ fn an_engine_that_is_left_open_is_chosen_by_family_and_device() {
         if has_gpu {
             python_with(folder, "1.16.0", &[GPU]);
         }
-        let said = errors_of(&succeeds(folder, &auto));
+        let ran = if has_gpu { beside_driver } else { succeeds };
+        let said = errors_of(&ran(folder, &auto));
         let line = engine_line(&said);
         for part in parts {
             assert!(line.contains(part), "{line}");
@@ -173,12 +222,50 @@ fn an_engine_that_is_left_open_is_chosen_by_family_and_device() {
         assert_eq!(said.contains("trials train in TRL: "), in_trl, "{said}");
         let stored = "select definition ->> '$.settings.backend.trl' is not null as in_trl from study";
         assert_eq!(queried(folder, stored), format!("in_trl\n{}", u8::from(in_trl)));
-        let dry = errors_of(&succeeds(
-            folder,
-            &[&auto[..], &["--as", "other", "--dry-run"]].concat(),
-        ));
+        let dry = errors_of(&ran(folder, &[&auto[..], &["--as", "other", "--dry-run"]].concat()));
         assert_eq!(engine_line(&dry), line);
     }
+}
+
+#[test]
+fn no_python_is_started_where_the_engine_does_not_depend_on_one() {
+    let folder = bench(&format!("{SPACE}backend: {{auto: {{python: ./python}}}}\n"));
+    let folder = folder.path();
+    let was_asked = || std::fs::remove_file(folder.join("asked")).is_ok();
+    stand_in(folder, "touch asked\necho no TRL here >&2\nexit 1");
+    let line = engine_line(&errors_of(&succeeds(
+        folder,
+        &["search", "space.yaml", "--devices", "cpu"],
+    )));
+    assert!(
+        line.ends_with("it has the family `llama`, and trials run on the CPU"),
+        "{line}"
+    );
+    assert!(!was_asked());
+    // A driver may have a GPU for PyTorch, a study may have begun there, and a family may be one of TRL's alone.
+    beside_driver(folder, &["search", "space.yaml", "--as", "beside"]);
+    assert!(was_asked());
+    of_family(folder, falcon);
+    let told = refused(folder, &["search", "space.yaml", "--as", "other", "--devices", "cpu"]);
+    assert!(told.contains("no TRL here") && was_asked(), "{told}");
+    python_with(folder, "1.16.0", &[]);
+    let line = engine_line(&errors_of(&succeeds(
+        folder,
+        &["search", "space.yaml", "--as", "falcon"],
+    )));
+    assert!(
+        line.starts_with("auto takes TRL: ") && line.contains("/python has TRL"),
+        "{line}"
+    );
+    of_family(folder, |config| config["model_type"] = "llama".into());
+    let begun = ["search", "space.yaml", "--as", "begun", "--devices", "cpu"];
+    succeeds(folder, &[&begun[..], &["--backend", "trl"]].concat());
+    let said = errors_of(&succeeds(folder, &[&begun[..], &["--trials", "4"]].concat()));
+    assert_eq!(
+        engine_line(&said),
+        "the study goes on in TRL, as it began; auto would take the built-in engine now: it has the family `llama`, and trials run on \
+         the CPU"
+    );
 }
 
 #[test]
@@ -222,9 +309,10 @@ fn a_study_keeps_the_engine_that_it_began_in() {
     assert!(auto("3").starts_with("auto takes the built-in engine"));
     assert_eq!(auto("4"), "the study goes on in the built-in engine, as it began");
     python_with(folder, "1.16.0", &[GPU]);
-    let line = auto("5");
+    let words = ["search", "space.yaml", "--python", "./python", "--trials", "5"];
+    let line = engine_line(&errors_of(&beside_driver(folder, &words)));
     assert!(
-        line.contains("goes on in the built-in engine, as it began; auto would take TRL now: trials run on a GPU"),
+        line.contains("goes on in the built-in engine, as it began; auto would take TRL now: PyTorch has a GPU here"),
         "{line}"
     );
     assert_eq!(queried(folder, "select count(*) as n from study"), "n\n1");

@@ -34,7 +34,7 @@ fn answers(number: usize) -> [String; 2] {
 }
 
 /// Pairs of answers with their prompt.
-fn pairs() -> Vec<Value> {
+pub(crate) fn pairs() -> Vec<Value> {
     let pair = |number: usize| {
         let [chosen, rejected] = answers(number);
         json!({"prompt": "say it", "chosen": chosen, "rejected": rejected})
@@ -43,7 +43,7 @@ fn pairs() -> Vec<Value> {
 }
 
 /// Answers that are good or bad.
-fn labelled() -> Vec<Value> {
+pub(crate) fn labelled() -> Vec<Value> {
     let row = |number: usize| {
         let ([good, bad], label) = (answers(number), number.is_multiple_of(2));
         json!({"prompt": "say it", "completion": if label { good } else { bad }, "label": label})
@@ -87,10 +87,9 @@ fn numbers(folder: &Path, sql: &str) -> Vec<f64> {
 fn searched(folder: &Path) -> [Vec<f64>; 2] {
     let output = run(folder, &SEARCH);
     let said = errors_of(&output);
-    assert!(
-        output.status.success() && said.contains("costs of trials are not predicted"),
-        "{said}"
-    );
+    assert!(output.status.success() && !said.contains("not predicted"), "{said}");
+    let predicted = "select count(*) as value from trial_prediction where metric = 'peak_memory' and measured > 0";
+    assert!(numbers(folder, predicted)[0] > 0.0, "{said}");
     let changes = numbers(
         folder,
         "select after.value - before.value as value from trial_metric as before \
@@ -250,6 +249,72 @@ fn rows_that_no_trainer_of_preferences_reads_are_refused_with_file_and_line() {
     );
 }
 
+/// The plan of a study in TRL on a GPU of the table.
+fn planned(folder: &Path, more: &[&str]) -> Value {
+    let asked = [&["plan", "space.yaml", "--device", "L4", "--json"], more].concat();
+    serde_json::from_str(&succeeds(folder, &asked)).unwrap()
+}
+
+#[test]
+fn a_plan_says_what_each_trainer_needs_in_trl_and_how_long_sequences_are() {
+    for (trainer, rows, sequences) in [
+        ("dpo", pairs(), json!(2)),
+        ("kto", labelled(), Value::Null),
+        ("orpo", pairs(), json!(2)),
+    ] {
+        let folder = bench(
+            &study(&format!("trainer: {trainer}, learning_rate: [1e-3, 1e-2]")),
+            &rows,
+        );
+        let plan = planned(folder.path(), &["--backend", "trl"]);
+        let (data, one) = (&plan["data"], &plan["settings"][0]);
+        assert_eq!(data["sequences"], sequences, "{trainer}: {data}");
+        assert!(data["at"][0].get("packed_rows").is_none(), "{trainer}: {data}");
+        // A step has four rows, and of a pair both sequences.
+        let number = |value: &Value| value.as_f64().unwrap();
+        let mean = number(&data["tokens"]) / number(&data["rows"]);
+        let tokens = number(&one["tokens_per_step"]);
+        assert!((tokens / (4.0 * mean) - 1.0).abs() < 1e-6, "{trainer}: {tokens} {mean}");
+        assert!(number(&one["throughput"]["value"]) > 0.0, "{trainer}: {one}");
+        let stack = planned(folder.path(), &["--stack", "trl"]);
+        let peak = number(&stack["peak_tensors_bytes"]);
+        assert_eq!(number(&one["peak_memory"]["value"]), peak, "{trainer}");
+        assert!(stack["setting"]["comparison"].is_object(), "{trainer}: {stack}");
+    }
+}
+
+#[test]
+fn a_reference_in_each_step_is_predicted_to_take_time() {
+    let space = "trainer: dpo, reference: [each_step, precomputed]";
+    let folder = bench(&study(space), &pairs());
+    let plan = planned(folder.path(), &["--backend", "trl"]);
+    let speed = |reference: &str| {
+        let mut settings = plan["settings"].as_array().unwrap().iter();
+        let one = settings.find(|one| one["params"]["reference"] == reference);
+        one.unwrap()["throughput"]["value"].as_f64().unwrap()
+    };
+    assert!(speed("precomputed") > 1.1 * speed("each_step"), "{plan}");
+}
+
+#[test]
+fn settings_of_pairs_that_cannot_fit_are_not_run() {
+    if !has_python() {
+        return;
+    }
+    let text = "study: own\nmodel: ./base\ndata: {train: rows.jsonl}\n\
+                space: {trainer: dpo, micro_batch: [1, 64], rank: 4, precision: fp32}\n\
+                trial: {sequence_length: 64, memory_limit: 64 MiB, profile_steps: 1, training_steps: 2, evaluation: {rows: 4}}\n\
+                sampler: grid\npruner: none\nconfirm: none\nbudget: {trials: 2}\n";
+    let folder = bench(text, &pairs());
+    succeeds(folder.path(), &SEARCH);
+    let sql = "select micro_batch, state, reason from trial order by micro_batch";
+    let rows: Value = serde_json::from_str(&succeeds(folder.path(), &["query", sql, "--format", "json"])).unwrap();
+    let states: Vec<_> = rows.as_array().unwrap().iter().map(|row| &row["state"]).collect();
+    assert_eq!(states, ["complete", "skipped"], "{rows}");
+    let reason = rows[1]["reason"].as_str().unwrap();
+    assert!(reason.contains("MiB in TRL, and 64 MiB are allowed"), "{reason}");
+}
+
 #[test]
 fn the_built_in_engine_refuses_other_trainers_and_predicts_nothing_of_them() {
     let folder = bench(&study("trainer: dpo, learning_rate: [1e-3, 1e-2]"), &pairs());
@@ -258,9 +323,13 @@ fn the_built_in_engine_refuses_other_trainers_and_predicts_nothing_of_them() {
         told.contains("key `space.trainer`") && told.contains("`--backend trl`"),
         "{told}"
     );
-    for asked in [&["plan", "space.yaml"][..], &["plan", "space.yaml", "--stack", "trl"]] {
-        let told = refused(folder.path(), asked);
-        assert!(told.contains("nothing predicts"), "{told}");
+    for (more, said) in [
+        (&[][..], "runs in TRL alone"),
+        (&["--stack", "peft-tune"][..], "runs in TRL alone"),
+        (&["--stack", "axolotl"][..], "write `--stack trl`"),
+    ] {
+        let told = refused(folder.path(), &[&["plan", "space.yaml"], more].concat());
+        assert!(told.contains(said), "{more:?}: {told}");
     }
     // Rows are shown all the same.
     let shown = succeeds(folder.path(), &["rows", "space.yaml"]);

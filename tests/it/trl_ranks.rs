@@ -1,12 +1,14 @@
 //! Trials in TRL on several devices. A launcher starts their ranks, as PyTorch's does; all that is no stand-in is real.
 //! `scripts/peers/trl_worker.py` does the same with PyTorch and TRL themselves, whose ranks are linked by gloo.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::faults::bench::{Bench, Finished, SPACE, children, messages, signal};
 use crate::trl_backend::{Worker, assert_all_end, complete_at, faulty, has_python, outcome, search};
+use crate::trl_preferences::{labelled, pairs};
 
 /// Rows of a step on so many devices.
 fn batch(devices: u64, gradient_accumulation: u64) -> Value {
@@ -30,6 +32,10 @@ fn greeted(variables: &[(&str, &str)]) -> Worker {
 /// Hands a trial over, and lets it measure when it wants to.
 fn begin(worker: &mut Worker, number: u64, steps: u64, batch: &Value) {
     worker.trial_of(number, steps, batch);
+    let_measure(worker, number);
+}
+
+fn let_measure(worker: &mut Worker, number: u64) {
     worker.hear_until("ready_to_measure");
     worker.say(&json!({"request": "measure", "number": number}));
 }
@@ -45,6 +51,11 @@ struct Told {
 /// Runs a trial of four steps to its end.
 fn run(worker: &mut Worker, number: u64, batch: &Value) -> Told {
     begin(worker, number, 4, batch);
+    hear_out(worker)
+}
+
+/// Hears of a trial under way to its end.
+fn hear_out(worker: &mut Worker) -> Told {
     let (mut steps, mut evaluation) = (Vec::new(), Value::Null);
     loop {
         let mut message = worker.hear().expect("a trial ends");
@@ -93,6 +104,77 @@ fn two_devices_train_as_one_with_twice_the_micro_batches() {
     worker.say(&json!({"request": "stop"}));
     worker.hear_until("bye");
     assert_eq!(worker.child.wait().unwrap().code(), Some(0));
+}
+
+/// Writes rows to train on and rows held out, and returns the data of a recipe that reads them.
+fn data_of(folder: &Path, rows: &[Value], format: &str) -> Value {
+    let (held_out, train) = rows.split_at(8);
+    let write = |name: &str, rows: &[Value]| {
+        let lines: Vec<String> = rows.iter().map(Value::to_string).collect();
+        let path = folder.join(name);
+        std::fs::write(&path, lines.join("\n")).unwrap();
+        path
+    };
+    json!({
+        "train": write("train.jsonl", train), "held_out": write("held_out.jsonl", held_out), "format": format,
+    })
+}
+
+#[test]
+fn answers_are_compared_on_two_devices_as_on_one() {
+    if !has_python() {
+        return;
+    }
+    for (trainer, rows, format) in [
+        ("dpo", pairs(), "preference"),
+        ("orpo", pairs(), "preference"),
+        ("kto", labelled(), "unpaired_preference"),
+    ] {
+        let folder = crate::folders::for_database();
+        let data = data_of(folder.path(), &rows, format);
+        let mut worker = greeted(&[]);
+        let mut run = |number: u64, batch: &Value, reference: &str| {
+            let model = concat!(env!("CARGO_MANIFEST_DIR"), "/search_spaces/quickstart/base");
+            let recipe = json!({
+                "model": model, "data": data, "adapter": {"rank": 8}, "precision": "fp32", "batch": batch, "trainer": trainer,
+                "reference": reference,
+            });
+            worker.trial_with(number, 4, &recipe);
+            let_measure(&mut worker, number);
+            hear_out(&mut worker)
+        };
+        let one = run(1, &batch(1, 2), "each_step");
+        let metric = |told: &Told, name: &str| told.ended["state"]["metrics"][name].as_f64().unwrap();
+        for (number, reference) in [(2, "each_step"), (3, "precomputed")] {
+            let two = run(number, &batch(2, 1), reference);
+            assert_eq!(two.steps.len(), 4, "{trainer}: {}", two.ended);
+            for name in ["train_tokens", "loss_before"] {
+                assert_eq!(
+                    metric(&two, name).to_bits(),
+                    metric(&one, name).to_bits(),
+                    "{trainer}: {name}"
+                );
+            }
+            let loss = |told: &Told| told.evaluation["loss"].as_f64().unwrap();
+            if trainer == "kto" {
+                // The drift that is taken off is that of all ranks' micro-batches.
+                assert!(
+                    (loss(&two) - loss(&one)).abs() < 0.01,
+                    "{} {}",
+                    two.evaluation,
+                    one.evaluation
+                );
+            } else {
+                assert_eq!(
+                    (&two.steps, &two.evaluation),
+                    (&one.steps, &one.evaluation),
+                    "{trainer}"
+                );
+            }
+        }
+        drop(worker.child.stdin.take());
+        worker.child.wait().unwrap();
+    }
 }
 
 #[test]

@@ -54,7 +54,7 @@ pub(crate) fn bench(space: &str) -> tempfile::TempDir {
     folder
 }
 
-fn command(folder: &Path, arguments: &[&str]) -> Command {
+pub(crate) fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = crate::program();
     command.args(arguments).current_dir(folder);
     command
@@ -426,7 +426,7 @@ fn highest_limit(difference: &PairedDifference, looks_in_all: usize) -> f64 {
 }
 
 /// Compares a table with the file that Python reads, or writes it.
-fn is_golden(name: &str, table: &Value) {
+pub(crate) fn is_golden(name: &str, table: &Value) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/golden/backends")
         .join(name);

@@ -182,11 +182,8 @@ async fn what_other_kernels_cost_is_measured_again() {
     assert_eq!(forms[&TrialNumber(11)], "graphs");
     // No trial took its cost over from one of the other form.
     for number in forms.keys() {
-        for (part, source) in store.inheritance().of(open.id, *number).await.unwrap() {
-            assert!(
-                part != "cost" || forms[number] == forms[&source],
-                "{number} from {source}"
-            );
+        for taken in store.inheritance().of(open.id, *number).await.unwrap() {
+            assert!(!taken.is_cost() || forms[number] == forms[&taken.source], "{taken:?}");
         }
     }
     assert_eq!(

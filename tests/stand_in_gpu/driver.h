@@ -44,6 +44,8 @@ struct Operation {
     // Of a product, for a clock that is made up.
     double flops = 0;
     bool in_16_bits = false;
+    // When it was asked for, by a clock that is made up.
+    double asked_s = 0;
 };
 
 // Where set, sees what a queue did, with its number and nanoseconds, and each launch of a kernel, with those it took.
@@ -66,6 +68,8 @@ struct Queue {
     Graph* capture = nullptr;
     bool blocking = true;
     unsigned number = 0;
+    // When the device is through with it, by a clock that is made up.
+    double free_s = 0;
 };
 
 // One lock for all: every entry point takes it.

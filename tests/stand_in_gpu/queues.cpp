@@ -19,10 +19,11 @@
 
 // ---- the clock -----------------------------------------------------------------------------------------------------
 
-// STAND_IN_GPU_CLOCK=R16,R32,BYTES,PRODUCT,KERNEL,WAIT makes a clock up, for the whole process: it stands still while the device works, and then
-// goes on by what the work took. A product takes PRODUCT seconds and its FLOPs at R16 a second, or at R32 where its operands have 32 bits;
-// a copy or fill its bytes at BYTES a second, those of both sides within the device; any other kernel KERNEL seconds. The host waits WAIT
-// seconds longer for a queue than it works.
+// STAND_IN_GPU_CLOCK=R16,R32,BYTES,PRODUCT,KERNEL,WAIT makes a clock up, for the whole process: it stands still while the device's work is done
+// here. By it the device begins with an operation when that was asked for and what lies before it in its queue is over, beside the host and
+// the other queues, and whoever waits goes on no earlier than it ends. A product takes PRODUCT seconds and its FLOPs at R16 a second, or at
+// R32 where its operands have 32 bits; a copy or fill its bytes at BYTES a second, those of both sides within the device; any other kernel
+// KERNEL seconds. The host waits WAIT seconds longer for a queue than it works.
 namespace {
 struct MadeUp {
     double rate_16, rate_32, bytes, product, kernel, wait;
@@ -120,6 +121,7 @@ void put(Queue* queue, Operation operation) {
         queue->capture->operations.push_back(std::move(operation));
         return;
     }
+    if (is_made_up) operation.asked_s = now();
     queue->pending.push_back(std::move(operation));
 }
 
@@ -158,38 +160,45 @@ std::string detail(const char* format, ...) {
 void (*observe)(const Operation&, unsigned, uint64_t, uint64_t);
 void (*observe_launch)(uint64_t, uint64_t);
 
-static void work(const Operation& operation, unsigned queue) {
-    double start = now();
+// When a device whose clock is made up comes to the next operation of a queue.
+static double comes_to(const Queue* queue, const Operation& operation) { return std::max(queue->free_s, operation.asked_s); }
+
+static void work(const Operation& operation, Queue* queue) {
+    double start = now(), end;
     if (is_made_up) {
         int64_t begun = clock_ns();
         frozen_ns = begun;
         operation.work();
-        int64_t ended = begun + int64_t(stated_seconds(operation) * 1e9);
+        start = comes_to(queue, operation);
+        end = queue->free_s = start + stated_seconds(operation);
         timespec real;
         syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &real);
-        ahead_ns = ended - (real.tv_sec * int64_t{1000000000} + real.tv_nsec);
+        ahead_ns = std::max(begun, int64_t(end * 1e9)) - (real.tv_sec * int64_t{1000000000} + real.tv_nsec);
         frozen_ns = 0;
     } else {
         operation.work();
+        end = now();
     }
-    double end = now();
-    if (logs) std::fprintf(stderr, "queue %u: %s %s %zu\n", queue, operation.name.c_str(), operation.detail.c_str(), operation.bytes);
+    if (logs) std::fprintf(stderr, "queue %u: %s %s %zu\n", queue->number, operation.name.c_str(), operation.detail.c_str(), operation.bytes);
     if (times.wanted) {
         auto& total = times.by_name[operation.name];
         total.calls++;
         total.seconds += end - start;
     }
-    if (observe && operation.kind != Operation::OTHER) observe(operation, queue, start * 1e9, end * 1e9);
+    if (observe && operation.kind != Operation::OTHER) observe(operation, queue->number, start * 1e9, end * 1e9);
 }
 
 static void do_next(Queue* queue) {
     Operation operation = std::move(queue->pending.front());
     queue->pending.pop_front();
-    if (operation.waits_for) finish(operation.waits_for);
-    if (operation.work) work(operation, queue->number);
+    if (operation.waits_for) {
+        finish(operation.waits_for);
+        queue->free_s = std::max(queue->free_s, operation.waits_for->seconds);
+    }
+    if (operation.work) work(operation, queue);
     if (operation.reaches) {
         operation.reaches->done = true;
-        operation.reaches->seconds = now();
+        operation.reaches->seconds = is_made_up ? comes_to(queue, operation) : now();
     }
 }
 
@@ -481,6 +490,7 @@ CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
     for (Operation operation : one->graph.operations) {
         // Events of a capture order it, and are none behind it.
         operation.reaches = nullptr;
+        if (is_made_up) operation.asked_s = now();
         queue->pending.push_back(std::move(operation));
     }
     return CUDA_SUCCESS;

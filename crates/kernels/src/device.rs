@@ -188,20 +188,30 @@ pub fn libraries(device: &Device) -> Option<String> {
 ///
 /// Nothing is opened: a context takes hundreds of megabytes of the GPU, in each process that has one.
 pub fn first_gpu() -> Option<DeviceFacts> {
-    #[cfg(feature = "cuda")]
-    {
-        use cudarc::driver::result;
+    facts_of(0)
+}
 
-        result::init().ok()?;
-        let handle = result::device::get(0).ok()?;
-        Some(DeviceFacts {
-            name: result::device::get_name(handle).ok()?,
-            // SAFETY: the handle is that of a device which is there.
-            memory_bytes: unsafe { result::device::total_mem(handle) }.ok()? as u64,
-        })
-    }
-    #[cfg(not(feature = "cuda"))]
+/// Facts that the driver tells of the GPU of a name such as `cuda:1`, as [`first_gpu`] has them; `None` of what is no GPU.
+pub fn named_gpu(name: &str) -> Option<DeviceFacts> {
+    facts_of(ordinal_of(name).ok()??)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn facts_of(_ordinal: usize) -> Option<DeviceFacts> {
     None
+}
+
+#[cfg(feature = "cuda")]
+fn facts_of(ordinal: usize) -> Option<DeviceFacts> {
+    use cudarc::driver::result;
+
+    result::init().ok()?;
+    let handle = result::device::get(i32::try_from(ordinal).ok()?).ok()?;
+    Some(DeviceFacts {
+        name: result::device::get_name(handle).ok()?,
+        // SAFETY: the handle is that of a device which is there.
+        memory_bytes: unsafe { result::device::total_mem(handle) }.ok()? as u64,
+    })
 }
 
 /// GPUs that this process may use; 0 where the program was not built for any.

@@ -8,6 +8,15 @@ use peft_tune_core::objective::{
 };
 use peft_tune_core::study::{Metrics, Trial};
 
+/// The loss of an evaluation on the way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EvaluatedLoss {
+    /// Steps and tokens that were trained before it.
+    pub step: u64,
+    pub tokens: u64,
+    pub loss: f64,
+}
+
 /// A loss that was least before the end of its training.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LossRise {
@@ -19,18 +28,14 @@ pub struct LossRise {
 }
 
 impl LossRise {
-    /// The rise of a training with these evaluations: step, tokens and loss of each, in their order. `None` where the loss at the end
-    /// is nearly the least.
-    pub fn of(evaluations: &[(u64, u64, f64)]) -> Option<Self> {
-        let finite = evaluations
-            .iter()
-            .filter(|(_, _, loss)| *loss > 0.0 && loss.is_finite());
-        let (step, tokens, least) = *finite.min_by(|a, b| a.2.total_cmp(&b.2))?;
-        let (_, _, last) = *evaluations.last()?;
-        let rise = last / least - 1.0;
+    /// The rise of a training with these evaluations, in their order. `None` where the loss at the end is nearly the least.
+    pub fn of(evaluations: &[EvaluatedLoss]) -> Option<Self> {
+        let finite = evaluations.iter().filter(|one| one.loss > 0.0 && one.loss.is_finite());
+        let least = finite.min_by(|a, b| a.loss.total_cmp(&b.loss))?;
+        let rise = evaluations.last()?.loss / least.loss - 1.0;
         (rise > NEAR_BEST_LOSS && rise.is_finite()).then_some(Self {
-            step: step as f64,
-            tokens: tokens as f64,
+            step: least.step as f64,
+            tokens: least.tokens as f64,
             rise,
         })
     }
@@ -192,14 +197,19 @@ mod tests {
 
     #[test]
     fn a_loss_that_is_least_before_the_end_ends_the_length() {
-        let evaluations = [(10, 1000, 2.0), (20, 2000, 1.6), (30, 3000, 1.5), (40, 4000, 1.6)];
+        let at = |step: u64, loss| EvaluatedLoss {
+            step,
+            tokens: 100 * step,
+            loss,
+        };
+        let evaluations = [at(10, 2.0), at(20, 1.6), at(30, 1.5), at(40, 1.6)];
         let rise = LossRise::of(&evaluations).unwrap();
         assert_eq!((rise.step, rise.tokens), (30.0, 3000.0));
         assert_eq!(LossRise::of(&evaluations[..3]), None);
         assert_eq!(LossRise::of(&[]), None);
         // What chance does to a loss is no rise.
-        assert_eq!(LossRise::of(&[(1, 1, 1.0), (2, 2, 1.009)]), None);
-        assert_eq!(LossRise::of(&[(1, 1, 1.0), (2, 2, f64::NAN)]), None);
+        assert_eq!(LossRise::of(&[at(1, 1.0), at(2, 1.009)]), None);
+        assert_eq!(LossRise::of(&[at(1, 1.0), at(2, f64::NAN)]), None);
         let trained = [(500.0, 3.0), (4000.0, 1.6)];
         let ended = FoundLength::new(&trained, 1e6, Some(rise)).unwrap();
         assert_eq!(ended.length.tokens, 3000.0);

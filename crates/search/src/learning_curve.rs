@@ -56,7 +56,7 @@ pub fn extrapolate(reports: &[Report], at: u64) -> Option<Extrapolation> {
     let range = (high - low).max(1e-6 * high.abs()).max(1e-12);
     let models: Vec<Model> = offsets(seen, at as f64)
         .flat_map(|offset| EXPONENTS.iter().map(move |exponent| (offset, *exponent)))
-        .filter_map(|shape| Model::fit(&reports, shape, range, at as f64))
+        .filter_map(|(offset, exponent)| Model::fit(&reports, offset, exponent, range, at as f64))
         .collect();
     let best = models
         .iter()
@@ -90,7 +90,7 @@ struct Model {
 
 impl Model {
     /// Conjugate regression of the reports on 1 and the scaled (1 + t / c)^-p; `None` where the curve would have to rise.
-    fn fit(reports: &[(f64, f64)], (offset, exponent): (f64, f64), range: f64, at: f64) -> Option<Self> {
+    fn fit(reports: &[(f64, f64)], offset: f64, exponent: f64, range: f64, at: f64) -> Option<Self> {
         let shape = |step: f64| (1.0 + step / offset).powf(-exponent);
         let steps = || reports.iter().map(|(step, _)| *step);
         let (first, last) = (

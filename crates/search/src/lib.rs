@@ -18,11 +18,13 @@ pub mod learning_curve;
 mod length;
 mod long_training;
 mod loss_margins;
+mod measured_prior;
 mod normal;
 mod paired;
 pub mod pareto;
 mod prior;
 mod pruner;
+mod reach;
 mod reason;
 mod recommend;
 mod reference_point;
@@ -31,13 +33,14 @@ mod samplers;
 mod seeded;
 mod sobol;
 mod stopping;
+mod untold_costs;
 mod variants;
 mod widen;
 
 pub use build::{Knowledge, SamplerError, build, build_with};
 pub use candidate_score::CandidateScore;
 pub use enumerate::Settings;
-pub use found_length::{FoundLength, LossRise};
+pub use found_length::{EvaluatedLoss, FoundLength, LossRise};
 pub use history::{Evaluated, evaluated, pareto_front};
 pub use hypervolume::hypervolume;
 pub use knee::beyond_knee;
@@ -55,5 +58,6 @@ pub use samplers::{
     SamplerChoice, SamplerKind, Share, Sobol, Tpe, Trend, importance,
 };
 pub use stopping::{hypervolume_history, stop_reason};
+pub use untold_costs::{UntoldCost, UntoldOutcome, next_untold, untold_costs};
 pub use variants::{next_variant, varied};
 pub use widen::next_widening;

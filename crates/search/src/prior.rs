@@ -16,4 +16,10 @@ pub trait Prior: Send + Sync {
     fn learns_alike(&self, _one: &Params, _other: &Params) -> bool {
         false
     }
+
+    /// Whether predictions tell the costs of a parameter's values apart. Where they do not, as of another stack's kernels, values are
+    /// measured before they are passed over.
+    fn models(&self, _parameter: &str) -> bool {
+        true
+    }
 }

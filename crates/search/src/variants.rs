@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use super::history::{evaluated, pareto_front};
 use super::hypervolume::{contribution, hypervolume};
 use super::loss_margins::NEAR_BEST_LOSS;
+use super::measured_prior::MeasuredPrior;
+use super::reach::{can_change, is_free};
 use super::recommend::{Preference, Rule, recommend};
 use super::reference_point::reference_point;
 use super::{Prior, Problem};
@@ -23,17 +25,6 @@ const MOST_VARIANTS: usize = 64;
 /// Share of the front's volume that a variant has to add.
 const WORTH_MEASURING: f64 = 0.002;
 
-/// Whether a parameter changes no loss.
-pub(super) fn is_free(parameter: &Parameter) -> bool {
-    !can_change(parameter, LOSS)
-}
-
-/// Whether a parameter can change a metric.
-pub(super) fn can_change(parameter: &Parameter, metric: &str) -> bool {
-    let affects = parameter.affects.as_ref();
-    affects.is_none_or(|affects| affects.iter().any(|affected| affected == metric))
-}
-
 /// The variant of a trained setting to measure next; `None` where none would change what the study says. The order: what
 /// would be recommended (by default, with the least loss, least memory or another objective's best at nearly the best loss,
 /// and as the knee), then what adds most to the front.
@@ -42,7 +33,8 @@ pub fn next_variant(problem: &Problem, history: &[Trial], prior: &dyn Prior) -> 
         .objectives
         .iter()
         .position(|objective| objective.metric == LOSS)?;
-    let expected = expected_variants(problem, history, prior);
+    let prior = MeasuredPrior::new(problem, history, prior);
+    let expected = expected_variants(problem, history, &prior);
     if expected.is_empty() {
         return None;
     }

@@ -17,8 +17,8 @@ use std::collections::HashSet;
 
 use super::Problem;
 use super::history::{Evaluated, evaluated};
+use super::reach::is_free;
 use super::seeded::SettingKey;
-use super::variants::is_free;
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::space::{Bounds, Parameter, RangeEnd, Scale, Widening};
 use peft_tune_core::study::{FailReason, Params, Trial, TrialNumber, TrialState};

@@ -19,6 +19,7 @@ from .faults import Fault, ProcessOutOfMemory
 from .launched import RanksLost, Trials
 from .ranks import Ranks
 from .serve import OtherProtocol, serve
+from .tools import TOOLS
 from .trial import DeviceLost, Runner
 from .trial_files import Program
 
@@ -35,6 +36,7 @@ QUIET = ("HF_DATASETS_DISABLE_PROGRESS_BARS", "HF_HUB_DISABLE_PROGRESS_BARS", "T
 def main():
     """Serves, or probes, and returns the exit code."""
     parser = argparse.ArgumentParser(prog="peft_tune.backends", description=__doc__)
+    parser.add_argument("--backend", choices=TOOLS, default="trl", help="tool that trains")
     parser.add_argument("--probe", action="store_true", help="prints versions and GPUs as one JSON object")
     parser.add_argument("--profile", action="store_true", help="profiles the recipe of a line of standard input")
     parser.add_argument("--device", help="device to compute on [default: the GPU, else the processor]")
@@ -49,7 +51,7 @@ def main():
     outbox = protocol.Outbox(os.dup(1))
     os.dup2(2, 1)
     if arguments.probe:
-        outbox.say(probe.probe())
+        outbox.say(probe.probe(arguments.backend))
         return 0
     requests = own_input(outbox)
     # As any other program's: an interrupt ends it, and is no exception in the middle of a trial.
@@ -81,11 +83,11 @@ def profile_once(arguments, requests, outbox):
     # The profiler's own library tells of every start, and of a GPU that is not there.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     try:
-        device, _ = loaded(arguments.device, arguments.threads)
+        device, _ = loaded(arguments.device, arguments.threads, tool=TOOLS[arguments.backend])
     except (ImportError, OSError, DeviceError) as error:
         outbox.say({"failed": {"is_invalid": True, "message": str(error)}})
         return 0
-    outbox.say(profile.answer(requests.readline(), device))
+    outbox.say(profile.answer(requests.readline(), device, arguments.backend))
     return 0
 
 
@@ -108,8 +110,8 @@ def serve_as_worker(arguments, requests, outbox):
     """Greets once all is loaded, and serves."""
     fault = Fault(os.environ.get("PEFT_TUNE_FAULT"), outbox)
     fault.at_start()
-    device, threads = loaded(arguments.device, arguments.threads)
-    control, program = Control(outbox), Program()
+    device, threads = loaded(arguments.device, arguments.threads, tool=TOOLS[arguments.backend])
+    control, program = Control(outbox), Program(tool=arguments.backend)
     runner = Runner(device, program, control, fault, emitter(outbox, control), Ranks())
     trials = Trials(runner, control, outbox, threads)
     outbox.say(greeting(device, threads))
@@ -168,15 +170,18 @@ def ender(folder, ranks):
     return emit
 
 
-def loaded(device_name, threads, index=0):
-    """The device and the number of threads, once all libraries are there.
+def loaded(device_name, threads, index=0, tool=TOOLS["trl"]):
+    """The device and the number of threads, once all libraries of a tool are there.
 
     An import may hold all threads for longer than signs of life may fail to come, so that it comes before the greeting.
     """
-    if missing := probe.missing():
+    if missing := probe.missing(tool.name):
         install = shlex.join([sys.executable, "-m", "pip", "install", *missing])
         raise ImportError(f"this Python lacks {', '.join(missing)}: {install}")
+    if tool.needs_gpu and device_name == "cpu":
+        raise DeviceError(f"{tool.name} has its kernels on GPUs alone: name one, such as `cuda:0`")
     os.environ.update(dict.fromkeys(QUIET, "1"))
+    tool.prepare()
     import datasets  # noqa: F401
     import torch
     from trl import SFTTrainer  # noqa: F401

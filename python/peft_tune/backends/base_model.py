@@ -76,6 +76,11 @@ def check_class(folder):
         raise Invalid("config.json names no `architectures`, by which TRL picks the class to load: copy the key from the published file")
 
 
+def key_of_tokenizer(settings, folder):
+    """What decides which tokenizer a trial has."""
+    return folder, getattr(settings.training, "eos_token", None), getattr(settings.training, "pad_token", None)
+
+
 class BaseModels:
     """The base model that was used last, and its tokenizer. A trial on another one finds the memory free."""
 
@@ -109,12 +114,19 @@ class BaseModels:
             return self._base[1].copied(), frozen_bytes
         self._forget_base()
         model = self._loaded(settings, folder)
-        return model, devices.bytes_of([*model.parameters(), *model.buffers()])
+        base_bytes = devices.bytes_of([*model.parameters(), *model.buffers()])
+        return model if settings.loader is None else settings.loader.with_adapter(model), base_bytes
+
+    def reference(self, settings, folder):
+        """The copy of the model that answers are compared with, loaded as the model is; `None` where there is none.
+
+        TRL would load one by the arguments of the file, which a model that is handed over leaves unread: in fp32.
+        """
+        return self._loaded(settings, folder) if settings.has_copy else None
 
     def tokenizer(self, settings, folder):
         """The tokenizer, or processor, of a model. Trainers change its tokens of padding and end."""
-        training = settings.training
-        key = (folder, getattr(training, "eos_token", None), getattr(training, "pad_token", None))
+        training, key = settings.training, key_of_tokenizer(settings, folder)
         if self._tokenizer[0] != key:
             from transformers import AutoProcessor
 
@@ -155,7 +167,11 @@ class BaseModels:
         self._device.empty()
 
     def _loaded(self, settings, folder):
-        """The model, loaded with the arguments that `trl sft` gives."""
+        """The model, loaded with the arguments that `trl sft` gives, or as the settings say themselves."""
+        if settings.loader is not None:
+            model, tokenizer = settings.loader.load()
+            self._tokenizer = (key_of_tokenizer(settings, folder), tokenizer)
+            return model
         from trl import get_quantization_config
         from trl.trainer.utils import create_model_from_path
 

@@ -5,6 +5,8 @@ import gc
 import os
 import time
 
+from .gpu_load import GpuSampler, GpuWatch, Unwatched
+from .host_load import Busy, HostCounters, HostWatch, Load
 from .process_state import ProcessState
 from .profile_events import MARK
 
@@ -99,6 +101,20 @@ class Device:
     def seconds(self, start, end):
         """Seconds between two marks, once the device is synchronised."""
         return start.elapsed_time(end) / 1e3 if self.is_gpu else end - start
+
+    def watch_load(self, ranks, is_busy=False):
+        """Begins to watch what others do with the device of a trial on so many ranks.
+
+        A machine that is busy is made up, for tests. What a GPU does not tell the search has said.
+        """
+        if is_busy:
+            return HostWatch(Busy(), Load(threads=2, cores=2, ranks=1))
+        if self.is_gpu:
+            with contextlib.suppress(Unwatched):
+                return GpuWatch(GpuSampler(self._torch.cuda.get_device_properties(self.index).uuid))
+            return GpuWatch(None)
+        host = HostCounters()
+        return HostWatch(host, Load(max(self.threads(), 1), len(host.cpus), ranks))
 
     def reset_peak(self):
         """Starts a new peak of memory."""

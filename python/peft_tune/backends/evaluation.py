@@ -10,7 +10,7 @@ import dataclasses
 import math
 import sys
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import rival
 
@@ -60,12 +60,15 @@ class Evaluation(NamedTuple):
 
     def rows(self):
         """The losses of all rows as they are told; `None` where there are too many, or one is no number."""
-        if len(self.losses) > MOST_ROWS:
-            print("too many held-out rows to compare trials row by row", file=sys.stderr)
-            return None
-        if not math.isfinite(self.loss):
-            return None
-        return {"target_tokens": self.target_tokens, "losses": self.losses}
+        return told_rows(self.losses, self.target_tokens) if math.isfinite(self.loss) else None
+
+
+def told_rows(losses, weights):
+    """Losses of rows as they are told, with what each counts for in their mean; `None` where there are too many."""
+    if len(losses) > MOST_ROWS:
+        print("too many held-out rows to compare trials row by row", file=sys.stderr)
+        return None
+    return {"target_tokens": weights, "losses": losses}
 
 
 def standard_error(losses, targets, micro_batch):
@@ -82,32 +85,43 @@ def standard_error(losses, targets, micro_batch):
 
 
 def evaluate(trainer, rows, micro_batch, ranks, watch=None):
-    """Evaluates the model of a trainer on rows; takes no random number, and leaves the model's mode.
-
-    A watch may end it before all rows are evaluated: then they come in an order that is spread over all of them. Ranks
-    take micro-batches in turn, and as many each: where one has none left, it computes the last one again for the sums
-    that its model makes with the others'. No watch can be on several.
-    """
+    """Evaluates the model of a trainer on rows; takes no random number, and leaves the model's mode."""
     began = time.perf_counter()
     collate = trainer.data_collator
     if getattr(collate, "padding_free", False):
         # Losses are told row by row.
         collate = dataclasses.replace(collate, padding_free=False)
+
+    def ask(model, part, _):
+        outputs = model(**trainer._prepare_inputs(collate(part)), use_cache=False, fused_lm_head=True)
+        losses = (-outputs.log_probs.double()).sum(dim=-1).tolist()
+        return OfBatch(losses, outputs.label_mask.sum(dim=-1).tolist(), int(outputs.is_top1.sum()))
+
+    tally = gone_through(trainer, rows, micro_batch, ranks, ask, watch)
+    _, losses, targets = tally.so_far()
+    return Evaluation(losses, targets, micro_batch, sum(tally.beside()), time.perf_counter() - began)
+
+
+def gone_through(trainer, rows, micro_batch, ranks, ask, watch=None):
+    """Goes through rows with the model of a trainer; `ask` asks it of a micro-batch and its number, and returns `OfBatch`.
+
+    A watch may end it before all rows are evaluated: then they come in an order that is spread over all of them. Ranks
+    take micro-batches in turn, and as many each: where one has none left, it computes the last one again for the sums
+    that its model makes with the others'. No watch can be on several.
+    """
     tally = Tally(len(rows), micro_batch)
     order = rival.order(tally.batches, watch is not None and watch.next_look() is not None)
     with evaluating(trainer) as model:
         for turn in range(0, len(order), ranks.count):
             own = turn + ranks.rank
             number = order[min(own, len(order) - 1)]
-            inputs = trainer._prepare_inputs(collate(rows[tally.rows_of(number)]))
-            outputs = model(**inputs, use_cache=False, fused_lm_head=True)
+            found = ask(model, rows[tally.rows_of(number)], number)
             if own < len(order):
-                tally.take(number, outputs)
+                tally.take(number, found)
             if watch is not None and tally.is_looked_at(watch) and watch.look(*tally.so_far()):
                 break
     tally.join(ranks.gathered(tally.found))
-    _, losses, targets = tally.so_far()
-    return Evaluation(losses, targets, micro_batch, tally.right, time.perf_counter() - began)
+    return tally
 
 
 @contextlib.contextmanager
@@ -126,6 +140,16 @@ def evaluating(trainer):
         model.train(was_training)
 
 
+class OfBatch(NamedTuple):
+    """What is found of a micro-batch."""
+
+    #: Losses of its rows, and what each counts for in their mean. Empty where the loss of a row depends on other rows.
+    losses: list
+    weights: list
+    #: What is found beside them.
+    beside: Any
+
+
 class Tally:
     """An evaluation under way."""
 
@@ -133,41 +157,38 @@ class Tally:
         self._rows, self._micro_batch = rows, micro_batch
         #: Micro-batches in all.
         self.batches = math.ceil(rows / micro_batch)
-        #: Of each micro-batch so far, by number: losses and target tokens of its rows, and how many of those tokens the model
-        #: finds the most likely ones.
+        #: What is found of each micro-batch so far, by number.
         self.found = {}
 
     def rows_of(self, number):
         """The rows of a micro-batch."""
         return slice(number * self._micro_batch, min((number + 1) * self._micro_batch, self._rows))
 
-    def take(self, number, outputs):
-        """Takes in what the model says of a micro-batch."""
-        losses = (-outputs.log_probs.double()).sum(dim=-1).tolist()
-        self.found[number] = (losses, outputs.label_mask.sum(dim=-1).tolist(), int(outputs.is_top1.sum()))
+    def take(self, number, found):
+        """Takes in what is found of a micro-batch."""
+        self.found[number] = found
 
     def join(self, found):
         """Takes in the micro-batches of all ranks."""
         for of_rank in found:
             self.found.update(of_rank)
 
-    @property
-    def right(self):
-        """Target tokens so far that the model finds the most likely ones."""
-        return sum(right for *_, right in self.found.values())
+    def beside(self):
+        """What is found beside losses so far, in the order of the rows."""
+        return [self.found[number].beside for number in sorted(self.found)]
 
     def is_looked_at(self, watch):
         """Whether a watch looks now: none does at the end."""
-        look, rows = watch.next_look(), sum(len(losses) for losses, *_ in self.found.values())
+        look, rows = watch.next_look(), sum(len(found.losses) for found in self.found.values())
         return look is not None and look <= rows < self._rows
 
     def so_far(self):
-        """Numbers, losses and target tokens of the rows that were gone through, in the order of the rows."""
-        numbers, losses, targets = [], [], []
+        """Numbers, losses and weights of the rows that were gone through, in the order of the rows."""
+        numbers, losses, weights = [], [], []
         for number in sorted(self.found):
-            of_rows, of_targets, _ = self.found[number]
+            found = self.found[number]
             start = self.rows_of(number).start
-            numbers += range(start, start + len(of_rows))
-            losses += of_rows
-            targets += of_targets
-        return numbers, losses, targets
+            numbers += range(start, start + len(found.losses))
+            losses += found.losses
+            weights += found.weights
+        return numbers, losses, weights

@@ -10,8 +10,11 @@ import signal
 import time
 
 #: Kinds of fault: the computing thread hangs, the process stands still, aborts, is killed, ends without a word, an
-#: exception is raised, memory runs out in the trial or in the process, the loss is no number, lines are no messages.
-KINDS = ("hang", "freeze", "crash", "kill", "exit", "panic", "oom", "oom_system", "nan", "garble")
+#: exception is raised, memory runs out in the trial or in the process, the loss is no number, lines are no messages, the
+#: machine says that another program takes half of each processor.
+KINDS = ("hang", "freeze", "crash", "kill", "exit", "panic", "oom", "oom_system", "nan", "garble", "busy")
+#: Kinds that are met later than where the phase begins.
+MET_LATER = ("nan", "busy")
 PHASES = ("load", "profile", "train", "evaluate")
 #: Numbers from here on are rehearsals, which are no trials.
 REHEARSALS = 2**64 - 1 - 2**16
@@ -50,12 +53,16 @@ class Fault:
 
     def at(self, request, phase):
         """Causes the fault where it belongs to this phase of this trial."""
-        if self.kind != "nan" and self._is_meant(request, phase):
+        if self.kind not in MET_LATER and self._is_meant(request, phase):
             self._cause()
 
     def spoils_loss(self, request, phase):
         """Whether the loss of this phase is to be no number."""
         return self.kind == "nan" and self._is_meant(request, phase)
+
+    def makes_busy(self, request, phase):
+        """Whether the machine is to look busy in this phase."""
+        return self.kind == "busy" and self._is_meant(request, phase)
 
     def _is_meant(self, request, phase):
         number = request["number"]

@@ -21,7 +21,7 @@ class Kind(NamedTuple):
     evaluate: Callable | None = None
     #: Columns of a row as tokens, as far as TRL itself makes them of the texts; none where rows come as tokens.
     columns: tuple = ()
-    #: Whether the tokens of a row depend on the rows of a micro-batch.
+    #: Whether a row is none by itself: its tokens depend on the rows of a micro-batch, and its loss on all that are evaluated.
     is_batched: bool = False
 
     @property
@@ -45,10 +45,11 @@ class Kind(NamedTuple):
 
 def counts_of_tokens(batch):
     """Rows, tokens and targets of rows of tokens; on a GPU they are counted there."""
-    ids, mask = batch["input_ids"], batch.get("attention_mask")
+    ids, mask, places = batch["input_ids"], batch.get("attention_mask"), batch.get("position_ids")
     # Rows without padding are one long row, whose documents have their positions.
     tokens = ids.numel() if mask is None else mask.sum()
-    return ids.shape[0], tokens, (batch["labels"][..., 1:] != -100).sum()
+    rows = ids.shape[0] if mask is not None or places is None else (places == 0).sum()
+    return rows, tokens, (batch["labels"][..., 1:] != -100).sum()
 
 
 KINDS = {

@@ -5,36 +5,23 @@ The loss is the mean over held-out rows of what TRL's trainer has as the loss of
 dpo    -log sigmoid(d), d the chosen answer's reward above the rejected one's; a reward is beta times the answer's
        log-probability above the reference's
 kto    1 - sigmoid(r - k) of a good answer's reward r, 1 - sigmoid(k - r) of a bad one's; k is beta times the mean, over all
-       held-out rows, of how much likelier the answer of the row before has become (TRL: over the micro-batch), at least 0
+       held-out rows, of how much likelier the answer of the row before has become (TRL: over the micro-batches of a moment),
+       at least 0
 orpo   the chosen row's cross-entropy per token, and -beta log sigmoid of the log odds ratio of the two answers; a reward is
        beta times the answer's mean log-probability of a token
 
 Pairs are those of the rows; of answers without a partner, all pairs of a good one and a bad one.
 """
 
-import bisect
 import copy
+import itertools
 import math
 import time
 from typing import NamedTuple
 
 from . import evaluation
+from .rewards import Rewards, log_odds_ratio, log_sigmoid, mean, rewards_of_kinds, rewards_of_pairs, sigmoid
 from .trial_files import Invalid
-
-#: Standard deviations of a normal distribution to either side that hold 95%.
-Z = 1.959964
-
-
-class Rewards(NamedTuple):
-    """Rewards of held-out answers."""
-
-    #: Share of the pairs whose chosen answer has the higher reward, and the ends of its 95% interval.
-    accuracy: float
-    low: float
-    high: float
-    #: Mean of a chosen answer's above a rejected one's, and its standard error; `None` of too few to tell.
-    margin: float
-    margin_error: float | None
 
 
 class Preferred(NamedTuple):
@@ -68,14 +55,11 @@ class Preferred(NamedTuple):
 
     def metrics(self):
         """Metrics beside the loss of a trial that this is the last evaluation of."""
-        rewards = self.rewards
-        found = {"reward_accuracy": rewards.accuracy, "reward_margin": rewards.margin}
-        if rewards.accuracy:
-            farther = max(rewards.accuracy - rewards.low, rewards.high - rewards.accuracy)
-            found["reward_accuracy_interval"] = farther / rewards.accuracy
-        if rewards.margin and rewards.margin_error is not None:
-            found["reward_margin_interval"] = Z * rewards.margin_error / abs(rewards.margin)
-        return found
+        return self.rewards.metrics()
+
+    def rows(self):
+        """The losses of all rows as they are told; `None` where there are too many, or one is no number."""
+        return evaluation.told_rows(self.losses, [1] * len(self.losses)) if math.isfinite(self.loss) else None
 
 
 # Micro-batches.
@@ -119,34 +103,75 @@ def add_reference(trainer, batches):
 # Evaluations.
 
 
-def evaluate_dpo(trainer, rows, micro_batch, reference):
+def evaluate_dpo(trainer, rows, micro_batch, ranks, reference, watch=None):
     """Evaluates a model that learnt pairs of answers. `reference` holds what the reference says of the rows, once it did."""
-    began = time.perf_counter()
-    beta, chosen, rejected, targets = trainer.beta, [], [], 0
-    with evaluation.evaluating(trainer) as model:
-        for inputs, slot in batches_of(trainer, rows, micro_batch):
-            found = log_probabilities(model, inputs)
-            pairs = len(found) // 2
-            of_chosen, of_rejected = said_by(trainer, inputs, slot, reference)
-            chosen += [beta * (one - other) for one, other in zip(found[:pairs], of_chosen)]
-            rejected += [beta * (one - other) for one, other in zip(found[pairs:], of_rejected)]
-            targets += int(counts_of_pairs(inputs)[2])
-    losses = [-log_sigmoid(one - other) for one, other in zip(chosen, rejected)]
-    return Preferred(losses, targets, rewards_of_pairs(chosen, rejected), time.perf_counter() - began)
+    beta = trainer.beta
+
+    def ask(model, inputs, number):
+        found = log_probabilities(model, inputs)
+        pairs = len(found) // 2
+        of_chosen, of_rejected = said_by(trainer, inputs, number, reference)
+        chosen = [beta * (one - other) for one, other in zip(found[:pairs], of_chosen)]
+        rejected = [beta * (one - other) for one, other in zip(found[pairs:], of_rejected)]
+        losses = [-log_sigmoid(one - other) for one, other in zip(chosen, rejected)]
+        return losses, (chosen, rejected, int(counts_of_pairs(inputs)[2]))
+
+    return evaluated_pairs(trainer, rows, micro_batch, ranks, ask, watch)
 
 
-def evaluate_kto(trainer, rows, micro_batch, reference):
-    """Evaluates a model that learnt answers which are good or bad."""
+def evaluate_orpo(trainer, rows, micro_batch, ranks, reference, watch=None):
+    """Evaluates a model that learnt pairs of answers without a reference."""
+    beta = trainer.beta
+
+    def ask(model, inputs, _):
+        of_chosen, of_rejected, logits, *_ = trainer.concatenated_forward(model, inputs)
+        found = list(zip(nats_of_chosen(trainer, inputs, logits), of_chosen.tolist(), of_rejected.tolist()))
+        losses = [nats - beta * log_sigmoid(log_odds_ratio(one, other)) for nats, one, other in found]
+        chosen, rejected = [beta * one for _, one, _ in found], [beta * other for *_, other in found]
+        return losses, (chosen, rejected, int(counts_of_halves(inputs)[2]))
+
+    return evaluated_pairs(trainer, rows, micro_batch, ranks, ask, watch)
+
+
+def evaluated_pairs(trainer, rows, micro_batch, ranks, ask, watch=None):
+    """An evaluation of pairs; `ask` gives the losses of a micro-batch, the rewards of its two kinds of answers, and its targets.
+
+    A watch may end it before all pairs are evaluated: its losses and rewards are those of the pairs so far then.
+    """
     began = time.perf_counter()
-    beta, rewards, strays, labels, targets = trainer.beta, [], [], [], 0
-    with evaluation.evaluating(trainer) as model:
-        for inputs, slot in batches_of(trainer, BesideOthers(rows), micro_batch):
-            of_answers, of_others = said_by(trainer, inputs, slot, reference)
-            answers, others = log_probabilities(model, inputs), log_probabilities(model, inputs, "KL_")
-            rewards += [beta * (one - other) for one, other in zip(answers, of_answers)]
-            strays += [one - other for one, other in zip(others, of_others)]
-            labels += [bool(label) for label in inputs["label"].tolist()]
-            targets += int(counts_of_answers(inputs)[2])
+
+    def asked(model, part, number):
+        losses, beside = ask(model, prepared(trainer, rows, part), number)
+        return evaluation.OfBatch(losses, [1] * len(losses), beside)
+
+    tally = evaluation.gone_through(trainer, rows, micro_batch, ranks, asked, watch)
+    _, losses, _ = tally.so_far()
+    chosen, rejected, targets = zip(*tally.beside())
+    rewards = rewards_of_pairs(joined(chosen), joined(rejected))
+    return Preferred(losses, sum(targets), rewards, time.perf_counter() - began)
+
+
+def evaluate_kto(trainer, rows, micro_batch, ranks, reference):
+    """Evaluates a model that learnt answers which are good or bad.
+
+    All of them: the drift is a part of each row's loss. That of some rows would be wrong for all their losses alike, and
+    how much these stray does not show it.
+    """
+    began = time.perf_counter()
+    beta, rows = trainer.beta, BesideOthers(rows)
+
+    def ask(model, part, number):
+        inputs = prepared(trainer, rows, part)
+        of_answers, of_others = said_by(trainer, inputs, number, reference)
+        answers, others = log_probabilities(model, inputs), log_probabilities(model, inputs, "KL_")
+        rewards = [beta * (one - other) for one, other in zip(answers, of_answers)]
+        strays = [one - other for one, other in zip(others, of_others)]
+        labels = [bool(label) for label in inputs["label"].tolist()]
+        return evaluation.OfBatch([], [], (rewards, strays, labels, int(counts_of_answers(inputs)[2])))
+
+    tally = evaluation.gone_through(trainer, rows, micro_batch, ranks, ask)
+    *columns, targets = zip(*tally.beside())
+    rewards, strays, labels = map(joined, columns)
     stray = beta * max(mean(strays), 0.0)
     losses = [
         weight * (1.0 - sigmoid(side * (reward - stray)))
@@ -160,33 +185,22 @@ def evaluate_kto(trainer, rows, micro_batch, reference):
             f"all {len(labels)} held-out answers that are scored are {kind} ones, and there is nothing to compare their rewards with: "
             "hold out rows of both kinds, or raise `trial.evaluation.rows`"
         )
-    return Preferred(losses, targets, rewards_of_kinds(good, bad), time.perf_counter() - began)
+    return Preferred(losses, sum(targets), rewards_of_kinds(good, bad), time.perf_counter() - began)
 
 
-def evaluate_orpo(trainer, rows, micro_batch, reference):
-    """Evaluates a model that learnt pairs of answers without a reference."""
-    began = time.perf_counter()
-    beta, chosen, rejected, losses, targets = trainer.beta, [], [], [], 0
-    with evaluation.evaluating(trainer) as model:
-        for inputs, _ in batches_of(trainer, rows, micro_batch):
-            of_chosen, of_rejected, logits, *_ = trainer.concatenated_forward(model, inputs)
-            found = list(zip(nats_of_chosen(trainer, inputs, logits), of_chosen.tolist(), of_rejected.tolist()))
-            losses += [nats - beta * log_sigmoid(log_odds_ratio(one, other)) for nats, one, other in found]
-            chosen += [beta * one for _, one, _ in found]
-            rejected += [beta * other for *_, other in found]
-            targets += int(counts_of_halves(inputs)[2])
-    return Preferred(losses, targets, rewards_of_pairs(chosen, rejected), time.perf_counter() - began)
-
-
-def batches_of(trainer, rows, micro_batch):
-    """Micro-batches of held-out rows in their order, each with its number."""
+def prepared(trainer, rows, part):
+    """A micro-batch of a part of held-out rows."""
     collate = trainer.data_collator
     if hasattr(collate, "max_length"):
         # Held-out rows are cut where they were tokenised for it, whatever length is trained.
         collate = copy.copy(collate)
         collate.max_length = rows.length
-    for number, start in enumerate(range(0, len(rows), micro_batch)):
-        yield trainer._prepare_inputs(collate(rows[start : start + micro_batch])), number
+    return trainer._prepare_inputs(collate(part))
+
+
+def joined(parts):
+    """The values of all micro-batches, one after the other."""
+    return list(itertools.chain.from_iterable(parts))
 
 
 class HeldOut:
@@ -229,12 +243,12 @@ def log_probabilities(model, inputs, part=""):
     return outputs.log_probs.sum(dim=-1).tolist()
 
 
-def said_by(trainer, inputs, slot, reference):
-    """What the frozen reference says of a micro-batch's answers; `reference` has it once it was asked."""
-    if slot not in reference:
+def said_by(trainer, inputs, number, reference):
+    """What the frozen reference says of the answers of a micro-batch; `reference` has it once it was asked."""
+    if number not in reference:
         found = trainer.compute_ref_log_probs(trainer.ref_model or trainer.model, inputs)
-        reference[slot] = [one.tolist() for one in found]
-    return reference[slot]
+        reference[number] = [one.tolist() for one in found]
+    return reference[number]
 
 
 def nats_of_chosen(trainer, inputs, logits):
@@ -250,63 +264,3 @@ def nats_of_chosen(trainer, inputs, logits):
 def weights_of(trainer):
     """A function of a label to its side and the weight of its loss."""
     return lambda label: (1.0, trainer.desirable_weight) if label else (-1.0, trainer.undesirable_weight)
-
-
-# Rewards.
-
-
-def rewards_of_pairs(chosen, rejected):
-    """Rewards of answers to the same prompts."""
-    margins = [one - other for one, other in zip(chosen, rejected)]
-    share = sum(margin > 0 for margin in margins) / len(margins)
-    return Rewards(share, *wilson(share, len(margins)), mean(margins), error_of(margins))
-
-
-def rewards_of_kinds(good, bad):
-    """Rewards of answers of two kinds. The share is as sure as that of so many pairs as there are answers of the rarer kind."""
-    below = sorted(bad)
-    share = sum(bisect.bisect_left(below, reward) for reward in good) / (len(good) * len(bad))
-    errors = [error_of(good), error_of(bad)]
-    error = None if None in errors else math.hypot(*errors)
-    return Rewards(share, *wilson(share, min(len(good), len(bad))), mean(good) - mean(bad), error)
-
-
-def wilson(share, count):
-    """The ends of the 95% interval of a share of so many, by Wilson."""
-    middle, spread = share + Z**2 / (2 * count), Z * math.sqrt(share * (1 - share) / count + Z**2 / (4 * count**2))
-    low, high = ((middle + side * spread) / (1 + Z**2 / count) for side in (-1, 1))
-    return max(low, 0.0), min(high, 1.0)
-
-
-def mean(values):
-    """The mean of values; not a number where one of them is none."""
-    return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else math.nan
-
-
-def error_of(values):
-    """The standard error of a mean; `None` of one value."""
-    if len(values) < 2:
-        return None
-    center = mean(values)
-    return math.sqrt(mean([(value - center) ** 2 for value in values]) / (len(values) - 1))
-
-
-def sigmoid(value):
-    """The logistic function."""
-    return math.exp(log_sigmoid(value))
-
-
-def log_sigmoid(value):
-    """The logarithm of the logistic function."""
-    return min(value, 0.0) - math.log1p(math.exp(-abs(value)))
-
-
-def log_odds_ratio(one, other):
-    """Log odds of one probability over another's, of their logarithms."""
-    return (one - other) - (log_of_rest(one) - log_of_rest(other))
-
-
-def log_of_rest(value):
-    """The logarithm of 1 - p, of that of p."""
-    rest = -math.expm1(value)
-    return math.log(rest) if rest > 0.0 else -math.inf

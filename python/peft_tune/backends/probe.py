@@ -5,6 +5,8 @@ import platform
 import re
 import sys
 
+from .gpu_load import why_unwatched
+
 #: Versions that the worker is written for and tested with: the least, and the first that is too new.
 VERSIONS = {
     "torch": ("2.9", None),
@@ -13,6 +15,13 @@ VERSIONS = {
     "trl": ("1.16", "2"),
     "accelerate": ("1.10", "2"),
     "datasets": ("4.7", None),
+}
+
+#: Other ranges of a process that trains with unsloth, which takes no newer versions of some.
+VERSIONS_FOR_UNSLOTH = {
+    "unsloth": ("2026.10.9", "2027"),
+    "transformers": ("5.17", "6"),
+    "trl": ("1.15", "2"),
 }
 
 #: Packages that some values alone need.
@@ -28,32 +37,41 @@ OPTIONAL = (
 )
 
 
-def probe():
+def ranges(backend):
+    """The ranges of all packages that a backend needs."""
+    return VERSIONS if backend != "unsloth" else {"unsloth": VERSIONS_FOR_UNSLOTH["unsloth"], **VERSIONS, **VERSIONS_FOR_UNSLOTH}
+
+
+def probe(backend="trl"):
     """Versions by package, GPUs, and requirements as pip takes them: all, and those that are not met."""
-    installed = {name: version_of(name) for name in VERSIONS}
-    missing = [requirement(name) for name, version in installed.items() if not is_met(name, version)]
+    needed = ranges(backend)
+    installed = {name: version_of(name) for name in needed}
+    missing = [requirement(name, needed) for name, version in installed.items() if not is_met(name, version, needed)]
     devices = []
-    if installed["torch"]:
+    # Without unsloth nobody asks what its PyTorch sees.
+    if installed["torch"] and installed.get("unsloth", True):
         try:
             devices = gpus()
         except (ImportError, OSError, RuntimeError) as error:
             # A PyTorch that cannot be loaded is as good as none.
             print(f"cannot use torch {installed['torch']}: {error}", file=sys.stderr)
-            missing = sorted({*missing, requirement("torch")}, key=list(map(requirement, VERSIONS)).index)
+            all_of_them = [requirement(name, needed) for name in needed]
+            missing = sorted({*missing, requirement("torch", needed)}, key=all_of_them.index)
     found = {name: version_of(name) for name in OPTIONAL}
     return {
         "python": platform.python_version(),
         **installed,
         "optional": {name: version for name, version in found.items() if version},
         "devices": devices,
-        "wanted": [requirement(name) for name in VERSIONS],
+        "wanted": [requirement(name, needed) for name in needed],
         "missing": missing,
     }
 
 
-def missing():
+def missing(backend="trl"):
     """The requirements that are not met, without loading any package."""
-    return [requirement(name) for name in VERSIONS if not is_met(name, version_of(name))]
+    needed = ranges(backend)
+    return [requirement(name, needed) for name in needed if not is_met(name, version_of(name), needed)]
 
 
 def version_of(name):
@@ -64,17 +82,17 @@ def version_of(name):
         return None
 
 
-def requirement(name):
+def requirement(name, needed=VERSIONS):
     """The range of a package as pip takes it."""
-    least, too_new = VERSIONS[name]
+    least, too_new = needed[name]
     return f"{name}>={least}" + (f",<{too_new}" if too_new else "")
 
 
-def is_met(name, version):
+def is_met(name, version, needed=VERSIONS):
     """Whether a version lies in the range of its package."""
     if version is None:
         return False
-    least, too_new = VERSIONS[name]
+    least, too_new = needed[name]
     found = numbers(version)
     return numbers(least) <= found and (too_new is None or found < numbers(too_new))
 
@@ -85,10 +103,13 @@ def numbers(version):
 
 
 def gpus():
-    """Name and memory of each GPU that PyTorch sees."""
+    """Name and memory of each GPU that PyTorch sees, and why what others do with it is not told, where that is so."""
     import torch
 
     if not torch.cuda.is_available():
         return []
     properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return [{"name": one.name, "bytes": one.total_memory} for one in properties]
+    return [
+        {"name": one.name, "bytes": one.total_memory, "unwatched": why_unwatched(getattr(one, "uuid", None))}
+        for one in properties
+    ]

@@ -11,7 +11,7 @@ import time
 import traceback
 
 from . import device as devices
-from . import profile_events, settings, steady, trainer
+from . import profile_events, steady, tools, trainer
 from .base_model import BaseModels
 from .losses import Measured
 from .protocol import short
@@ -25,11 +25,11 @@ MOST_STEPS = 1_000_000
 OF_FREE_STEPS = 0.7
 
 
-def answer(line, device):
+def answer(line, device, tool="trl"):
     """The profile that a line of JSON asks for, or why there is none."""
     try:
         request = json.loads(line)
-        return {"profiled": Profiling(request, device, Program()).run()}
+        return {"profiled": Profiling(request, device, Program(tool=tool)).run()}
     except Invalid as error:
         return {"failed": {"is_invalid": True, "message": str(error)}}
     except (Exception, SystemExit) as error:
@@ -47,7 +47,7 @@ class Profiling:
         self.request, self.device = request, device
         self.recipe, plan = request["recipe"], request["plan"]
         self.files = program.ask(self.recipe, plan)
-        self.settings = settings.parsed(self.files.config, device.is_gpu)
+        self.settings = tools.parsed(program, self.files, device.is_gpu)
         self.bases, self.rows = BaseModels(device), Rows()
         self.warmup = steady.WarmupDetector(plan["measure"]["max_warmup_steps"])
         self.warmup_steps = 0
@@ -269,7 +269,7 @@ class Profiling:
         recorded, free = ([one["tokens"] for one in steps] for steps in (self.recorded, self.free))
         ratio = (sum(free) / len(free)) / (sum(recorded) / len(recorded))
         flops = ratio * sum(one["flops"] for one in ops)
-        recomputes = self.settings.training.gradient_checkpointing
+        recomputes = self.recipe["gradient_checkpointing"] != "none"
         return {
             "model_flops": None if recomputes else flops,
             "hardware_flops": flops,

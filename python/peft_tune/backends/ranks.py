@@ -88,7 +88,8 @@ class Step(NamedTuple):
 def of_all(steps):
     """The step that all ranks took together.
 
-    Each rank's loss is its part of the mean over all target tokens, times the number of ranks: gradients are averaged.
+    Each rank's loss is its part of the mean over all target tokens, times the number of ranks, or the mean over its own rows:
+    gradients are averaged.
     """
     event = dict(steps[0].event)
     event["loss"] = sum(step.event["loss"] for step in steps) / len(steps)

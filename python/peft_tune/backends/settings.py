@@ -44,6 +44,8 @@ class Settings(NamedTuple):
     model: Any
     #: Arguments for loading the model, from the file.
     model_init: dict
+    #: Loads the model and puts the adapter on, where that is not TRL's to do.
+    loader: Any = None
 
     @property
     def packs(self):
@@ -54,6 +56,12 @@ class Settings(NamedTuple):
     def asks_before(self):
         """Whether the reference is asked before the training, for all rows."""
         return getattr(self.training, "precompute_ref_log_probs", False)
+
+    @property
+    def has_copy(self):
+        """Whether a copy of the model is asked in each step: the reference of one that trains whole."""
+        asks_in_steps = getattr(self.training, "precompute_ref_log_probs", None) is False
+        return asks_in_steps and not self.model.use_peft
 
     @property
     def is_sharded(self):
@@ -68,10 +76,12 @@ class Settings(NamedTuple):
     @property
     def keeps_base(self):
         """Whether a training leaves the tensors of its base model as they were, for the next one."""
-        return self.model.use_peft and not self.is_moved_by_engine
+        return self.model.use_peft and not self.is_moved_by_engine and self.loader is None
 
     def adapter(self):
-        """A new LoraConfig; `None` for full fine-tuning."""
+        """A new LoraConfig; `None` for full fine-tuning, and where the model has its adapter already."""
+        if self.loader is not None:
+            return None
         from trl import get_peft_config
 
         return get_peft_config(self.model)
@@ -130,6 +140,13 @@ def parsed(config, is_gpu, trainer="sft", changes=None):
 
 def words(is_gpu, changes):
     """The command line of what `OVERRIDES` names, as far as the parser has to know it, and of other changes."""
+    said = {name: str(value).lower() if isinstance(value, bool) else value for name, value in overridden(is_gpu).items()}
+    said |= {name: str(value) for name, value in changes.items()}
+    return [word for name, value in said.items() for word in (f"--{name}", value)]
+
+
+def overridden(is_gpu):
+    """Values of what `OVERRIDES` names, as far as the training arguments are made with them."""
     said = {
         # It is there, and nothing is written to it.
         "output_dir": tempfile.gettempdir(),
@@ -137,12 +154,9 @@ def words(is_gpu, changes):
         "eval_strategy": "no",
         "report_to": "none",
         "logging_strategy": "no",
-        "disable_tqdm": "true",
+        "disable_tqdm": True,
     }
-    if not is_gpu:
-        said |= {"use_cpu": "true", "dataloader_pin_memory": "false"}
-    said |= {name: str(value) for name, value in changes.items()}
-    return [word for name, value in said.items() for word in (f"--{name}", value)]
+    return said if is_gpu else {**said, "use_cpu": True, "dataloader_pin_memory": False}
 
 
 def key_of(settings, model_folder):

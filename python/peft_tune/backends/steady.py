@@ -37,13 +37,16 @@ class WarmupDetector:
 
 
 class Profile:
-    """Steps of a profile phase: those of the warm-up, then the measured ones."""
+    """Steps of a profile phase: those of the warm-up, then the measured ones, beside which the machine is watched."""
 
-    def __init__(self, plan):
+    def __init__(self, plan, watch):
+        """`watch` begins to watch. The first step begins at once where there is no warm-up."""
         self._count = plan["steps"]
         self._warmup = WarmupDetector(plan["max_warmup_steps"])
         self._warmup_steps = 0
         self._measured = []
+        self._watch = watch
+        self._watched = watch() if self._warmup.is_over else None
 
     @property
     def is_over(self):
@@ -54,9 +57,16 @@ class Profile:
         """Takes a finished step."""
         if self._warmup.is_over:
             self._measured.append(event)
+            self._watched.step_ended()
             return
         self._warmup.push(event["seconds"]["total"], event["tokens"])
         self._warmup_steps += 1
+        if self._warmup.is_over:
+            self._watched = self._watch()
+
+    def disturbance(self):
+        """What the watch found beside the measured steps, which are over."""
+        return self._watched.finish()
 
     def metrics(self):
         """What the measured steps say."""

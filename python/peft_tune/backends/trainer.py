@@ -4,7 +4,7 @@ import contextlib
 import functools
 import time
 
-from . import preference
+from . import preference, unsloth
 
 
 class StepWatch:
@@ -166,15 +166,17 @@ def classes(kind):
     return WatchedTrainer, WatchCallback
 
 
-def make(settings, model, tokenizer, rows, watch, **changes):
+def make(settings, model, tokenizer, rows, watch, reference=None, **changes):
     """A trainer of a model over rows, as `trl` makes it, with other values in some fields.
 
-    Rows of answers that are compared come as tokens beside one of their texts.
+    Rows of answers that are compared come as tokens beside one of their texts, and with the reference that is no part of the model.
     """
     trainer_class, callback_class = classes(settings.kind)
     if settings.asks_before:
         changes["precompute_ref_log_probs"] = False
     texts, tokens = rows if isinstance(rows, tuple) else (rows, None)
+    if settings.loader is not None:
+        unsloth.say_cut(texts, settings.training.max_length)
     trainer = trainer_class(
         model=model,
         args=settings.training_with(**changes),
@@ -182,6 +184,7 @@ def make(settings, model, tokenizer, rows, watch, **changes):
         processing_class=tokenizer,
         peft_config=settings.adapter(),
         callbacks=[callback_class(watch)],
+        **({} if reference is None else {"ref_model": reference}),
     )
     trainer.watch, watch.trainer, watch.counts = watch, trainer, settings.kind.counts
     if tokens is not None:

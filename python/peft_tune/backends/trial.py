@@ -6,7 +6,7 @@ import time
 import traceback
 
 from . import device as devices
-from . import faults, first_adapter, preference, protocol, settings, steady, trainer
+from . import disturbance, faults, first_adapter, preference, protocol, settings, steady, tools, trainer
 from .base_model import BaseModels
 from .losses import Ended, Losses, Measured, Progress
 from .ranks import Step, of_all
@@ -116,7 +116,7 @@ class TrialRun:
             within = self._within(measure, train)
             self._measure_peak()
             if within is not None:
-                self._train(train, steady.Profile(within))
+                self._train(train, self._profile(within))
                 return
             self._measure_alone(measure)
             self._say(protocol.measured(self.number, self.metrics))
@@ -136,7 +136,7 @@ class TrialRun:
             raise Invalid(f"this backend does not measure {', '.join(refused)}: remove it from the study")
         files = self.request.get("files")
         self.files = TrialFiles(**files) if files else self.runner.program.ask(task["recipe"], plan)
-        self.settings = settings.parsed(self.files.config, self.device.is_gpu, self.files.trainer)
+        self.settings = tools.parsed(self.runner.program, self.files, self.device.is_gpu)
         self.first_adapter = first_adapter.folder_of(self.request)
         if self.first_adapter is not None and not self.settings.model.use_peft:
             raise Invalid("there is no adapter to start from where every weight trains")
@@ -210,7 +210,6 @@ class TrialRun:
 
     def _measure_alone(self, measure):
         """Measures steps of a trainer that is then thrown away."""
-        profile = steady.Profile(measure)
         steps = measure["max_warmup_steps"] + measure["steps"]
         full = min(self._rows_of_step(), len(self._rows()))
 
@@ -226,13 +225,13 @@ class TrialRun:
         watch = trainer.StepWatch(self.device, self._hold, took, self._begins)
         # At most every other step is cut short.
         made = self._make(self._rows(), watch, max_steps=2 * steps + 1)
+        profile = self._profile(measure)
         self.device.reset_peak()
         try:
             made.train()
         except Measured as measured:
             forget_frames(measured)
-        self._keep_peak(self.device.peak()[0])
-        self.metrics.update(profile.metrics())
+        self._keep_measured(profile)
         self._throw_away(made)
 
     def _train(self, plan, profile=None):
@@ -256,8 +255,7 @@ class TrialRun:
             if profile is not None:
                 profile.push(event)
                 if profile.is_over:
-                    self._keep_peak(self.device.peak()[0])
-                    self.metrics.update(profile.metrics())
+                    self._keep_measured(profile)
                     profile = None
                     self._say(protocol.measured(self.number, self.metrics))
                     self._tell_phase("train")
@@ -292,18 +290,31 @@ class TrialRun:
             optimizer.train()
         self.device.synchronise()
         event = found.event(progress.steps, progress.tokens)
+        if not math.isfinite(event["loss"]):
+            raise Ended(protocol.diverged(progress.steps, losses.last))
         is_part = watch is not None and watch.worse_by is not None
         if is_part:
             event |= {"loss": watch.loss, "standard_error": watch.worse_by.standard_error}
             self.metrics |= {"loss_rows": len(found.losses), "loss_rows_in_all": watch.rows_in_all}
-        if not math.isfinite(event["loss"]):
-            raise Ended(protocol.diverged(progress.steps, losses.last))
         self.metrics |= {**found.metrics(), "loss": event["loss"], "loss_standard_error": event.get("standard_error")}
         rows = found.rows() if watch is not None and not is_part else None
         self._say(protocol.evaluation(self.number, event, rows))
         self._tell_phase("train")
 
     # Parts of a trial.
+
+    def _profile(self, plan):
+        """The steps of a profile phase, and a watch beside them."""
+        is_busy = self.runner.fault.makes_busy(self.request, "profile")
+        return steady.Profile(plan, lambda: self.device.watch_load(self.ranks.count, is_busy))
+
+    def _keep_measured(self, profile):
+        """Keeps what a profile phase has measured."""
+        found = profile.disturbance()
+        self._keep_peak(self.device.peak()[0])
+        self.metrics |= {**profile.metrics(), **found.readings}
+        # All ranks wait for the one that was disturbed most.
+        disturbance.mark(self.metrics, self.ranks.most(found.share()))
 
     def _make(self, rows, watch, tokenises=False, **changes):
         """A trainer on a copy of the base model. What it refuses cannot be trained."""
@@ -321,8 +332,9 @@ class TrialRun:
         if of_this.kind.compares and not tokenises:
             rows = (self._answers().first, rows)
         self.device.process.begin(of_this.training)
-        made = trainer.make(of_this, model, tokenizer, rows, watch, **changes)
-        del model
+        reference = self.runner.bases.reference(of_this, self.files.model)
+        made = trainer.make(of_this, model, tokenizer, rows, watch, reference, **changes)
+        del model, reference
         if self.first_adapter is not None:
             first_adapter.load(made.model, self.first_adapter)
         self.phase = phase

@@ -11,7 +11,7 @@ class KnownEvaluations:
     def __init__(self):
         #: Losses before any training, by what decides them.
         self.losses_before = {}
-        #: What frozen references say of held-out answers, by what decides it.
+        #: What frozen references say of held-out answers, by what decides it; among ranks, of the micro-batches of this one.
         self.references = {}
 
 
@@ -46,13 +46,18 @@ class Evaluations:
     def evaluated(self, made, watch=None):
         """An evaluation; what a frozen reference says of its rows is the same in all that are alike."""
         kind, size = self._settings.kind, self._settings.training.per_device_train_batch_size
+        ranks, references = self._runner.ranks, self._runner.evaluated.references
         if not kind.compares:
-            return evaluation.evaluate(made, self._held_out, size, self._runner.ranks, watch)
-        return kind.evaluate(made, self._held_out, size, self._runner.evaluated.references.setdefault(self._alike, {}))
+            return evaluation.evaluate(made, self._held_out, size, ranks, watch)
+        beside = {} if watch is None else {"watch": watch}
+        return kind.evaluate(made, self._held_out, size, ranks, references.setdefault(self._alike, {}), **beside)
 
     def beside(self, pairing):
-        """A watch on the last evaluation, where a request compares it. Answers are compared with one another: over all rows."""
-        if pairing is None or self._settings.kind.compares:
+        """A watch on the last evaluation, where a request compares it and each row has a loss of its own."""
+        kind, files = self._settings.kind, self._files
+        if pairing is None or kind.is_batched:
             return None
-        targets = functools.partial(self._runner.rows.targets, self._files.held_out, self._files.held_out_windows)
+        if kind.compares:
+            return rival.BesideRival(pairing.get("rival"), lambda: [1] * len(self._held_out))
+        targets = functools.partial(self._runner.rows.targets, files.held_out, files.held_out_windows)
         return rival.BesideRival(pairing.get("rival"), targets)

@@ -24,7 +24,7 @@ class Invalid(Exception):
 class TrialFiles(NamedTuple):
     """Answer of `peft-tune trial-files`."""
 
-    #: Text of the file that `trl sft --config` reads.
+    #: Text of the file that `trl sft --config` reads, or of the script for unsloth.
     config: str
     #: Texts of files that it names by their names, which have to lie where it is read.
     beside: dict
@@ -49,7 +49,9 @@ class TrialFiles(NamedTuple):
 class Program:
     """The program, and its last answer: a trial is often followed by one that is the same but for what is measured."""
 
-    def __init__(self, path=None):
+    def __init__(self, path=None, tool="trl"):
+        #: Tool whose file is asked for.
+        self.tool = tool
         self._path = path or os.environ.get(PROGRAM_VARIABLE) or shutil.which("peft-tune")
         self._last = (None, None)
         self._running = None
@@ -57,13 +59,13 @@ class Program:
 
     def ask(self, recipe, plan):
         """Has the files of a trial made. Raises `Invalid`."""
-        request = json.dumps({"tool": "trl", "recipe": recipe, "plan": plan})
+        request = json.dumps({"tool": self.tool, "recipe": recipe, "plan": plan})
         asked, files = self._last
         if asked != request or not (os.path.exists(files.train) and os.path.exists(files.held_out)):
             files = self._made(request)
             self._last = (request, files)
         if files.refused:
-            raise Invalid(f"TRL's file cannot say: {'; '.join(map(str, files.refused))}")
+            raise Invalid(f"the file for {self.tool} cannot say: {'; '.join(map(str, files.refused))}")
         return files
 
     def end(self):
@@ -168,9 +170,13 @@ class Answers:
         self._longest = None
 
     def longest(self, count):
-        """The numbers of the rows with the most tokens in a sequence, these first; of equal ones those that come first."""
+        """The numbers of the rows with the most tokens in a sequence, these first; of equal ones those that come first.
+
+        Answers of other rows do not count: gradients go through a row's own sequences alone, which need the most memory.
+        """
         if self._longest is None:
-            names = [name for name in self.tokens.column_names if name.endswith("_ids")]
+            own = [name for name in self.tokens.column_names if not name.startswith("KL_")]
+            names = [name for name in own if name.endswith("_ids")]
             of_answers = [lengths_of(self.tokens, name) for name in names if name != "prompt_ids"]
             lengths = [max(of_row) for of_row in zip(*of_answers)]
             if "prompt_ids" in names:

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use crate::cli::CliError;
 use crate::cli::options::backend::BackendName;
-use crate::cli::options::compute::ComputeArgs;
+use crate::cli::options::compute::{ComputeArgs, parse_precision};
 use crate::cli::options::count::counts;
 use crate::cli::processes::interpreter::Stack;
 use crate::cli::terminal::output::tell;
+use peft_tune_core::recipe::Precision;
 use peft_tune_kernels::device;
 
 /// Train a few steps of a recipe in two engines, from one adapter on the same rows, and say whether they agree.
@@ -17,9 +18,9 @@ use peft_tune_kernels::device;
 /// training. Exit code 11 where the engines do not agree.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {
-    /// Recipe file (YAML).
+    /// Recipe file (YAML) [default: one on the quickstart's model].
     #[arg(value_name = "RECIPE")]
-    pub(super) recipe: PathBuf,
+    pub(super) recipe: Option<PathBuf>,
     /// Engine to compare the built-in one with.
     #[arg(long, value_enum, default_value = "trl")]
     pub(super) backend: BackendName,
@@ -29,6 +30,9 @@ pub(in crate::cli) struct Args {
     /// Number of optimizer steps.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = counts::<u64>(1..=1000))]
     pub(super) steps: u64,
+    /// Precision to compare in, instead of the recipe's.
+    #[arg(long, value_name = "PRECISION", value_parser = parse_precision)]
+    pub(super) precision: Option<Precision>,
     /// Print JSON with raw numbers.
     #[arg(long)]
     pub(super) json: bool,

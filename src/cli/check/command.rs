@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use super::args::Args;
-use super::bound::Bound;
+use super::bound::{Bound, Products};
+use super::checked_file::CheckedFile;
 use super::comparison::Comparison;
 use super::engine_worker::EngineWorker;
+use super::folder;
 use super::setting::CheckedRecipe;
 use super::text::{Report, steps_text};
 use crate::cli::CliError;
@@ -15,7 +17,7 @@ use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, terminal_width, write_exact, write_result};
 use crate::cli::train::opening::data_of;
 use crate::report::printable;
-use crate::space::RecipeFile;
+use crate::space::{Loader, RecipeFile};
 use crate::worker::{FirstAdapter, Placement};
 use peft_tune_engine::hub::ModelFiles;
 
@@ -25,15 +27,26 @@ use peft_tune_engine::hub::ModelFiles;
 /// Engines that do not agree, and whatever keeps one of them from training.
 pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
     args.compute.set_up();
-    if args.backend == BackendName::Native {
-        return Err(CliError::bad(
-            "`--backend native`: that is the built-in engine, which is compared with another; write `--backend trl`",
-        ));
+    match args.backend {
+        BackendName::Trl => {}
+        BackendName::Native => {
+            return Err(CliError::bad(
+                "`--backend native`: that is the built-in engine, which is compared with another; write `--backend trl`",
+            ));
+        }
+        BackendName::Unsloth => {
+            return Err(CliError::bad(
+                "`--backend unsloth`: steps in unsloth are not compared with the built-in engine so far; write `--backend trl`",
+            ));
+        }
     }
-    let checked = CheckedRecipe::of(&args.recipe, RecipeFile::read(&args.recipe)?)?;
-    let stack = Interpreter::find(args.python.as_deref())?.probe()?;
+    let file = CheckedFile::new(args.recipe.as_deref())?;
+    let mut recipe = RecipeFile::read(file.path())?;
+    recipe.precision = args.precision.unwrap_or(recipe.precision);
+    let checked = CheckedRecipe::of(file.path(), recipe)?;
+    let stack = Interpreter::find(args.python.as_deref())?.probe(Loader::Transformers)?;
     let device = args.device(&stack)?;
-    checked.check(&args.recipe, device == "cpu", &stack.packages)?;
+    checked.check(file.path(), device == "cpu", &stack.packages)?;
     let files = ModelFiles::resolve_weights(&checked.recipe.model, &mut DownloadProgress::default())
         .map_err(CliError::bad_input)?;
     // Read once, for the workers of both to find in the cache.
@@ -42,7 +55,7 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
         tell(changed);
     }
     let report = Report {
-        recipe: args.recipe.display().to_string(),
+        recipe: file.name(),
         precision: checked.recipe.precision.name(),
         device: &device,
         stack: &stack,
@@ -61,13 +74,7 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
 
 /// The trainings of both engines, one after the other, each in a process of its own.
 fn compare(args: &Args, checked: &CheckedRecipe, stack: &Stack, device: &str) -> Result<Comparison, CliError> {
-    let folder = tempfile::tempdir().map_err(|error| {
-        let folder = std::env::temp_dir();
-        let folder = folder.display();
-        CliError::bad(format!(
-            "cannot hand an adapter over in {folder}: {error}; make room there, or name another folder in TMPDIR"
-        ))
-    })?;
+    let folder = folder::temporary("hand an adapter over")?;
     let adapter = folder.path().join("adapter");
     let recipe = &checked.recipe;
     let handed = |how: fn(PathBuf) -> FirstAdapter| recipe.adapter.is_some().then(|| how(adapter.clone()));
@@ -96,10 +103,8 @@ fn compare(args: &Args, checked: &CheckedRecipe, stack: &Stack, device: &str) ->
         stack.interpreter.display(),
         stack.versions()
     )));
-    let trl = trl.train(checked.for_other(), args.steps, handed(FirstAdapter::Read))?;
-    Ok(Comparison::new(
-        native,
-        trl,
-        Bound::of(recipe.precision, device != "cpu"),
-    ))
+    let other = checked.for_other();
+    let products = Products::of(device, &other.torch);
+    let trl = trl.train(other, args.steps, handed(FirstAdapter::Read))?;
+    Ok(Comparison::new(native, trl, Bound::of(recipe.precision, products)))
 }

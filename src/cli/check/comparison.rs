@@ -214,6 +214,7 @@ fn relative_of(ours: Option<f64>, theirs: Option<f64>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::check::bound::Products;
     use peft_tune_core::recipe::Precision;
     use peft_tune_engine::StepSeconds;
 
@@ -241,7 +242,7 @@ mod tests {
     }
 
     fn compared(change: impl Fn(&mut StepEvent)) -> Comparison {
-        let bound = Bound::of(Precision::Fp32, false);
+        let bound = Bound::of(Precision::Fp32, Products::Cpu);
         Comparison::new(trained(|_| {}), trained(change), bound)
     }
 
@@ -290,7 +291,7 @@ mod tests {
 
     #[test]
     fn held_out_losses_and_numbers_of_steps_count_too() {
-        let bound = Bound::of(Precision::Fp32, false);
+        let bound = Bound::of(Precision::Fp32, Products::Cpu);
         let (ours, mut theirs) = (trained(|_| {}), trained(|_| {}));
         theirs.held_out_loss = Some(1.001);
         theirs.held_out_loss_before = None;

@@ -2,9 +2,11 @@
 
 mod args;
 mod bound;
+mod checked_file;
 mod command;
 mod comparison;
 mod engine_worker;
+mod folder;
 mod setting;
 mod text;
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::cli::CliError;
 use crate::cli::processes::interpreter::Package;
 use crate::cli::search::trl::refusal_of;
+use crate::space::Loader;
 use peft_tune_core::recipe::{Recipe, TorchSettings};
 
 /// A recipe for two engines.
@@ -78,7 +79,7 @@ impl CheckedRecipe {
     /// # Errors
     /// Bad input, with the file and the key.
     pub(super) fn check(&self, path: &Path, on_cpu: bool, packages: &[Package]) -> Result<(), CliError> {
-        match refusal_of(&self.for_other(), on_cpu, packages) {
+        match refusal_of(&self.for_other(), Loader::Transformers, on_cpu, packages) {
             None => Ok(()),
             Some(reason) => Err(CliError::bad(format!("{}: {reason}", path.display()))),
         }

@@ -122,7 +122,8 @@ fn verdict(comparison: &Comparison) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::check::bound::Bound;
+    use crate::cli::check::bound::{Bound, Products};
+    use crate::space::Loader;
     use peft_tune_core::objective::{LOSS, LOSS_BEFORE};
     use peft_tune_core::recipe::Precision;
     use peft_tune_core::study::Metrics;
@@ -149,6 +150,7 @@ mod tests {
     /// The report on losses of one step, as text and as JSON.
     fn report(ours: f64, theirs: f64) -> (String, serde_json::Value) {
         let stack = Stack {
+            loader: Loader::default(),
             interpreter: "/venv/bin/python".into(),
             python: "3.12.3".to_owned(),
             packages: Vec::new(),
@@ -161,7 +163,11 @@ mod tests {
             device: "cpu",
             stack: &stack,
             changed: &[],
-            comparison: Comparison::new(trained(ours), trained(theirs), Bound::of(Precision::Fp32, false)),
+            comparison: Comparison::new(
+                trained(ours),
+                trained(theirs),
+                Bound::of(Precision::Fp32, Products::Cpu),
+            ),
         };
         let json = serde_json::from_str(&report.to_json().unwrap()).unwrap();
         (report.to_text(None), json)

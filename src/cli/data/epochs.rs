@@ -31,7 +31,7 @@ pub(in crate::cli) fn warning_of_recipe(recipe: &Recipe, data: &PreparedData) ->
         TrainingLength::Epochs(_) => return Ok(None),
         TrainingLength::Tokens(_) | TrainingLength::Steps(_) => count(length, &recipe.batch, data)?,
     };
-    Ok(text((epochs, epochs), "the training", "lower `training.length`"))
+    Ok(text(epochs, epochs, "the training", "lower `training.length`"))
 }
 
 /// Warns that a study's trials go through their rows more than once, where their length is given in tokens: the
@@ -59,13 +59,14 @@ pub(in crate::cli) fn warning_of_study(
         (least, most) = (least.min(epochs), most.max(epochs));
     }
     Ok(text(
-        (least, most),
+        least,
+        most,
         "the training of a trial",
         "lower `trial.training_tokens`",
     ))
 }
 
-fn text((least, most): (f64, f64), what: &str, how: &str) -> Option<String> {
+fn text(least: f64, most: f64, what: &str, how: &str) -> Option<String> {
     // A few rows a second time are not worth a word.
     if most < 1.05 {
         return None;
@@ -86,14 +87,14 @@ mod tests {
 
     #[test]
     fn more_than_one_epoch_is_told() {
-        assert_eq!(text((0.2, 1.0), "it", "x"), None);
+        assert_eq!(text(0.2, 1.0, "it", "x"), None);
         assert!(
-            text((3.21, 3.21), "it", "x")
+            text(3.21, 3.21, "it", "x")
                 .unwrap()
                 .starts_with("it goes 3.2 times over")
         );
         assert!(
-            text((0.5, 3.0), "it", "x")
+            text(0.5, 3.0, "it", "x")
                 .unwrap()
                 .starts_with("it goes 0.5 to 3.0 times")
         );

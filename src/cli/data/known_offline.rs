@@ -9,7 +9,7 @@ use peft_tune_engine::data::{on_disk, recognise};
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
 use peft_tune_engine::tokenizer::{Tokenizer, marked_template};
 
-use crate::cli::CliError;
+use super::model_config::model_shape;
 use crate::tools::export::AnswerMarks;
 
 /// Facts that make an export more exact; each is absent where it cannot be found out.
@@ -55,7 +55,7 @@ impl KnownFacts {
         let config = model_folder.as_ref().map(|folder| folder.join("config.json"));
         let data = on_disk(&recipe.data).unwrap_or_else(|_| recipe.data.clone());
         Self {
-            shape: config.as_deref().and_then(shape_in),
+            shape: config.as_deref().and_then(|config| model_shape(config).ok()),
             architecture: config.and_then(|config| Architecture::from_config(&config).ok()),
             data_format: format_of(&data),
             model_folder,
@@ -71,23 +71,6 @@ fn format_of(data: &DataSettings) -> Option<DataFormat> {
         .filter_map(|path| recognise(path, &data.columns).ok().flatten());
     let first = formats.next()?;
     formats.all(|format| format == first).then_some(first)
-}
-
-/// The dimensions in a `config.json`, where it is there and can be read.
-pub(in crate::cli) fn shape_in(config: &Path) -> Option<ModelShape> {
-    shape_at(config).ok()
-}
-
-/// The dimensions in a `config.json`.
-///
-/// # Errors
-/// Bad input: a file that cannot be read, or lacks some of them.
-pub(in crate::cli) fn shape_at(config: &Path) -> Result<ModelShape, CliError> {
-    let name = config.display().to_string();
-    let text =
-        std::fs::read_to_string(config).map_err(|error| CliError::bad(format!("cannot read {name}: {error}")))?;
-    let value = serde_json::from_str(&text).map_err(|error| CliError::bad(format!("{name} is no JSON: {error}")))?;
-    ModelShape::from_json(&name, &value).map_err(CliError::bad_input)
 }
 
 /// The folder with the model's files, if it is on this machine.

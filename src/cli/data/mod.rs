@@ -3,8 +3,11 @@
 pub(super) mod data_files;
 pub(super) mod epochs;
 pub(super) mod known_offline;
+pub(super) mod learning_rate;
 pub(super) mod mixture;
+pub(super) mod model_config;
 pub(super) mod model_family;
+pub(super) mod model_files;
 pub(super) mod model_warnings;
 pub(super) mod prepare;
 pub(super) mod row_lengths;

@@ -4,11 +4,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::model_config::{model_shape, read_config};
 use crate::cli::CliError;
 use crate::tune::Width;
 use peft_tune_core::architecture::{Architecture, ArchitectureError};
 use peft_tune_core::predict::stack::{ModelShape, StackError};
 use peft_tune_engine::data::{DataError, PreparedData};
+use peft_tune_engine::hub::ModelFiles;
 
 /// Way out of a search whose model the built-in engine lacks.
 pub(in crate::cli) const SEARCH_IN_TRL: &str =
@@ -107,18 +109,14 @@ impl ModelFamily {
 impl OtherFamily {
     /// Reads a file that the engine refuses for this reason.
     fn read(config: &Path, refused: ArchitectureError) -> Result<Self, CliError> {
-        let name = config.display().to_string();
-        let text =
-            std::fs::read_to_string(config).map_err(|error| CliError::bad(format!("cannot read {name}: {error}")))?;
-        let value: Value =
-            serde_json::from_str(&text).map_err(|error| CliError::bad(format!("{name} is no JSON: {error}")))?;
+        let value = read_config(config)?;
         // Without one no program knows what to load.
         let Some(model_type) = value.get("model_type").and_then(Value::as_str) else {
             return Err(CliError::bad_input(refused));
         };
         Ok(Self {
             model_type: model_type.to_owned(),
-            shape: ModelShape::from_json(&name, &value),
+            shape: ModelShape::from_json(&config.display().to_string(), &value),
             is_within: value.get("text_config").is_some_and(Value::is_object),
             lack: match &refused {
                 ArchitectureError::UnknownFamily { .. } => format!("it lacks the family `{model_type}`"),
@@ -140,6 +138,14 @@ impl OtherFamily {
             self.model_type
         )
     }
+
+    /// Why trials in unsloth do not have the model.
+    pub(in crate::cli) fn not_in_unsloth(&self) -> String {
+        format!(
+            "trials in unsloth have models of the built-in engine's families so far ({}); search with `--backend trl`",
+            self.lack
+        )
+    }
 }
 
 /// The dimensions of a model that the built-in engine is to train.
@@ -153,6 +159,14 @@ pub(in crate::cli) fn architecture_of(config: &Path, way_out: &str) -> Result<Ar
         }
         other => CliError::bad_input(other),
     })
+}
+
+/// The dimensions of a model by its `config.json` alone.
+///
+/// # Errors
+/// A model that is not found, or a config that cannot be read.
+pub(in crate::cli) fn shape_of(model: &str) -> Result<ModelShape, CliError> {
+    model_shape(&ModelFiles::resolve_config(model).map_err(CliError::bad_input)?)
 }
 
 #[cfg(test)]

@@ -1,25 +1,29 @@
 //! How long the rows of a study's data are, at each sequence length that its trials may have.
 
-use std::collections::BTreeMap;
-
 use super::prepare::prepared;
 use crate::cli::CliError;
 use crate::cli::terminal::reading_progress::Reading;
 use crate::space::Study;
+use crate::tune::TrainingRows;
 use peft_tune_core::predict::RowLengths;
-use peft_tune_core::recipe::{BatchSettings, Recipe};
+use peft_tune_core::recipe::{BatchSettings, Recipe, TrainerKind};
 use peft_tune_core::study::ParamValue;
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
 use peft_tune_engine::hub::ModelFiles;
 
-/// Rows by sequence length and packing.
-pub(in crate::cli) type Rows = BTreeMap<(usize, bool), RowLengths>;
-
 /// The lengths of the training rows at every sequence length of the study.
-pub(in crate::cli) fn rows_of(study: &Study, base: &Recipe, files: &ModelFiles) -> Result<Rows, CliError> {
+pub(in crate::cli) fn rows_of(study: &Study, base: &Recipe, files: &ModelFiles) -> Result<TrainingRows, CliError> {
     rows_of_data(study, base, &prepared(base, files, Reading::shown())?, |rows, _| {
-        RowLengths::new(rows)
+        lengths_for(base.trainer, rows)
     })
+}
+
+/// Lengths of rows from those of their documents, as a trainer lays them into micro-batches.
+pub(super) fn lengths_for(trainer: TrainerKind, rows: Vec<Vec<(usize, usize)>>) -> RowLengths {
+    match trainer.sequences() {
+        1 => RowLengths::new(rows),
+        _ => RowLengths::of_pairs(rows),
+    }
 }
 
 /// The lengths of the rows of data that are ready; `of` makes the lengths of the documents of rows, and the sequence length.
@@ -28,13 +32,13 @@ pub(super) fn rows_of_data(
     base: &Recipe,
     data: &PreparedData,
     of: impl Fn(Vec<Vec<(usize, usize)>>, usize) -> RowLengths,
-) -> Result<Rows, CliError> {
+) -> Result<TrainingRows, CliError> {
     let is_true = |value: ParamValue| value == ParamValue::Bool(true);
     let mut packings: Vec<bool> = study.values("packing").into_iter().map(is_true).collect();
     if packings.is_empty() {
         packings.push(base.batch.packing);
     }
-    let mut rows = Rows::new();
+    let mut rows = TrainingRows::default();
     for sequence_length in study.sequence_lengths(base) {
         let data = data.at_length(sequence_length).map_err(CliError::bad_input)?;
         for packing in &packings {
@@ -44,7 +48,7 @@ pub(super) fn rows_of_data(
                 ..BatchSettings::default()
             };
             let source = BatchSource::new(data.train().clone(), &batch, RowOrder::File).map_err(CliError::bad_input)?;
-            rows.insert((sequence_length, *packing), of(source.row_documents(), sequence_length));
+            rows.insert(&batch, of(source.row_documents(), sequence_length));
         }
     }
     Ok(rows)

@@ -3,15 +3,16 @@
 use std::path::Path;
 
 use super::prepare::prepared;
-use super::row_lengths::{Rows, rows_of_data};
+use super::row_lengths::{lengths_for, rows_of_data};
 use crate::cli::CliError;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::reading_progress::Reading;
 use crate::draft::about_rows;
 use crate::report::{Lengths, RowsAtLength, SampleOf, SetShare};
 use crate::space::Study;
+use crate::tune::TrainingRows;
 use peft_tune_core::predict::RowLengths;
-use peft_tune_core::recipe::{BatchSettings, DataSettings, HeldOut, Recipe};
+use peft_tune_core::recipe::{BatchSettings, DataSettings, HeldOut, Recipe, TrainerKind};
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder, on_disk};
 use peft_tune_engine::hub::{HubSettings, ModelFiles, TokenizerFiles};
 
@@ -27,6 +28,7 @@ pub(in crate::cli) const UNCUT: usize = 1 << 22;
 pub(in crate::cli) struct StudyRows {
     pub data: PreparedData,
     pub sample: Option<SampleOf>,
+    trainer: TrainerKind,
 }
 
 /// The lengths of a study's rows; `None` where they are not here or cannot be looked at, which is told.
@@ -62,7 +64,11 @@ impl StudyRows {
         };
         let (recipe, sample) = quick(base, &here);
         match prepared(&recipe, &files, Reading::shown()) {
-            Ok(data) => Ok(Some(Self { data, sample })),
+            Ok(data) => Ok(Some(Self {
+                data,
+                sample,
+                trainer: base.trainer,
+            })),
             Err(error) if error.exit_code() == 2 => Err(error),
             Err(error) => {
                 tell(format_args!("warning: every row is assumed to be full: {error}"));
@@ -75,7 +81,7 @@ impl StudyRows {
     ///
     /// # Errors
     /// Bad input: nothing is left of them at some length.
-    pub(in crate::cli) fn rows(&self, study: &Study, base: &Recipe) -> Result<Rows, CliError> {
+    pub(in crate::cli) fn rows(&self, study: &Study, base: &Recipe) -> Result<TrainingRows, CliError> {
         rows_of_data(study, base, &self.data, |rows, length| self.row_lengths(rows, length))
     }
 
@@ -91,9 +97,10 @@ impl StudyRows {
     }
 
     fn row_lengths(&self, rows: Vec<Vec<(usize, usize)>>, length: usize) -> RowLengths {
+        let lengths = lengths_for(self.trainer, rows);
         match self.sample {
-            Some(_) => RowLengths::of_sample(rows, length),
-            None => RowLengths::new(rows),
+            Some(_) => lengths.as_sample(length),
+            None => lengths,
         }
     }
 
@@ -103,19 +110,20 @@ impl StudyRows {
     /// Bad input: nothing is left of them at some length.
     pub(in crate::cli) fn lengths(&self, study: &Study, base: &Recipe) -> Result<Lengths, CliError> {
         let whole = self.data.at_length(UNCUT).map_err(CliError::bad_input)?;
-        let lengths = row_tokens(&dealt(&whole, UNCUT, false)?);
+        let sequences = self.trainer.sequences();
+        let lengths = row_tokens(&dealt(&whole, UNCUT, false)?, sequences);
         let mut at = Vec::new();
         for sequence_length in study.sequence_lengths(base) {
             let cut = self.data.at_length(sequence_length).map_err(CliError::bad_input)?;
             let statistics = cut.train().statistics();
             at.push(RowsAtLength {
                 sequence_length,
-                lengths: row_tokens(&dealt(&cut, sequence_length, false)?),
+                lengths: row_tokens(&dealt(&cut, sequence_length, false)?, sequences),
                 cut_rows: statistics.cut_rows,
                 cut_tokens: statistics.cut_tokens,
                 dropped_rows: statistics.dropped_rows,
                 too_long_rows: statistics.too_long_rows,
-                packed_rows: dealt(&cut, sequence_length, true)?.rows() as u64,
+                packed_rows: self.packed_rows(&cut, sequence_length)?,
             });
         }
         let micro_batches = study.values("micro_batch").into_iter();
@@ -133,7 +141,15 @@ impl StudyRows {
             share: set.weight,
             passes: self.sample.is_none().then_some(passes),
         });
-        Ok(Lengths::new(lengths, at, &micro_batches, self.sample).with_sets(sets.collect()))
+        Ok(Lengths::new(lengths, sequences, at, &micro_batches, self.sample).with_sets(sets.collect()))
+    }
+
+    /// Rows that packing makes of data that are cut; `None` where the trainer packs none.
+    fn packed_rows(&self, cut: &PreparedData, sequence_length: usize) -> Result<Option<u64>, CliError> {
+        match self.trainer.is_sft() {
+            true => Ok(Some(dealt(cut, sequence_length, true)?.rows() as u64)),
+            false => Ok(None),
+        }
     }
 }
 
@@ -146,9 +162,13 @@ fn dealt(data: &PreparedData, sequence_length: usize, packing: bool) -> Result<B
     BatchSource::new(data.train().clone(), &batch, RowOrder::File).map_err(CliError::bad_input)
 }
 
-fn row_tokens(source: &BatchSource) -> Vec<usize> {
+/// Tokens of each row; of rows of several sequences those of one after the other.
+fn row_tokens(source: &BatchSource, sequences: usize) -> Vec<usize> {
     let rows = source.row_documents().into_iter();
-    rows.map(|row| row.iter().map(|(tokens, _)| tokens).sum()).collect()
+    match sequences {
+        1 => rows.map(|row| row.iter().map(|(tokens, _)| tokens).sum()).collect(),
+        _ => rows.flatten().map(|(tokens, _)| tokens).collect(),
+    }
 }
 
 /// A model's tokenizer, without a network and without weights.

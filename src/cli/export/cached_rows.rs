@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-use super::preference_rows::PreferenceFiles;
+use super::preference_rows;
+use super::row_files::RowFiles;
 use super::saved_dataset::write_rows;
 use super::token_row::TokenRow;
 use super::token_rows;
@@ -21,72 +22,59 @@ use peft_tune_engine::hub::ModelFiles;
 /// Version of what the files of rows hold, which is a part of their names.
 const LAYOUT: u32 = 1;
 
-/// Rows of a trial in the cache.
-pub(super) struct CachedRows {
-    pub train: PathBuf,
-    pub held_out: PathBuf,
+/// Finds the rows of `data` in the cache, as token ids and labels, or writes them.
+///
+/// # Errors
+/// Bad input: there is no cache, or it cannot be written to.
+pub(super) fn cached_tokens(data: &PreparedData) -> Result<RowFiles, CliError> {
+    let folder = cache_folder().ok_or_else(no_folder)?;
+    tokens_in(&folder, data).map_err(|error| cannot_write(&folder, &error))
 }
 
-impl CachedRows {
-    /// Finds the rows of `data`, or writes them.
-    ///
-    /// # Errors
-    /// Bad input: there is no cache, or it cannot be written to.
-    pub(super) fn of(data: &PreparedData) -> Result<Self, CliError> {
-        let folder = cache_folder().ok_or_else(no_folder)?;
-        Self::in_folder(&folder, data).map_err(|error| cannot_write(&folder, &error))
+/// Finds the rows of a recipe whose trainer compares answers in the cache, as texts, or writes them.
+///
+/// # Errors
+/// Bad input: there is no cache, or it cannot be written to.
+pub(super) fn cached_preferences(
+    recipe: &Recipe,
+    data: &PreparedData,
+    files: &ModelFiles,
+) -> Result<RowFiles, CliError> {
+    let folder = cache_folder().ok_or_else(no_folder)?;
+    let failed = |error: &io::Error| cannot_write(&folder, error);
+    let made = make_folder(&folder).and_then(|()| std::path::absolute(&folder));
+    let made = made.map_err(|error| failed(&error))?;
+    let name = name_of_preferences(recipe, data).map_err(CliError::bad_input)?;
+    let rows = named(&made, &name);
+    let is_there = [&rows.train, &rows.held_out].into_iter().all(|path| is_kept(path));
+    if !is_there {
+        preference_rows::write(&rows, recipe, files, true, &|_, error| failed(error))?;
+        make_room(&made, &rows.train);
     }
-
-    /// Finds the rows of a recipe whose trainer compares answers, or writes them.
-    ///
-    /// # Errors
-    /// Bad input: there is no cache, or it cannot be written to.
-    pub(super) fn of_preferences(
-        recipe: &Recipe,
-        data: &PreparedData,
-        files: &ModelFiles,
-    ) -> Result<PreferenceFiles, CliError> {
-        let folder = cache_folder().ok_or_else(no_folder)?;
-        let failed = |error: &io::Error| cannot_write(&folder, error);
-        let made = make_folder(&folder).and_then(|()| std::path::absolute(&folder));
-        let made = made.map_err(|error| failed(&error))?;
-        let name = name_of_preferences(recipe, data).map_err(CliError::bad_input)?;
-        let path = |split: &str| made.join(format!("{name}.{split}.rows"));
-        let rows = PreferenceFiles {
-            train: path("train"),
-            held_out: path("held_out"),
-        };
-        let is_there = [&rows.train, &rows.held_out].into_iter().all(|path| is_kept(path));
-        if !is_there {
-            rows.write(recipe, files, true, &|_, error| failed(error))?;
-            make_room(&made, &rows.train);
-        }
-        Ok(rows)
-    }
-
-    fn in_folder(folder: &Path, data: &PreparedData) -> io::Result<Self> {
-        make_folder(folder)?;
-        let folder = std::path::absolute(folder)?;
-        // Held-out windows are as long as a row may be, which documents do not tell.
-        let (tokens, length) = (hexadecimal(&data.fingerprint()[..16]), data.sequence_length());
-        let path = |split: &str| folder.join(format!("{tokens}-{length}-{LAYOUT}.{split}.rows"));
-        let rows = Self {
-            train: path("train"),
-            held_out: path("held_out"),
-        };
-        let documents = data.train();
-        let train_is_new = keep(&rows.train, token_rows::trained(documents, 0..documents.len()))?;
-        let held_out_is_new = keep(&rows.held_out, token_rows::scored(data.held_out()))?;
-        if train_is_new || held_out_is_new {
-            make_room(&folder, &rows.train);
-        }
-        Ok(rows)
-    }
+    Ok(rows)
 }
 
-impl From<PreferenceFiles> for CachedRows {
-    fn from(PreferenceFiles { train, held_out }: PreferenceFiles) -> Self {
-        Self { train, held_out }
+fn tokens_in(folder: &Path, data: &PreparedData) -> io::Result<RowFiles> {
+    make_folder(folder)?;
+    let folder = std::path::absolute(folder)?;
+    // Held-out windows are as long as a row may be, which documents do not tell.
+    let (tokens, length) = (hexadecimal(&data.fingerprint()[..16]), data.sequence_length());
+    let rows = named(&folder, &format!("{tokens}-{length}-{LAYOUT}"));
+    let documents = data.train();
+    let train_is_new = keep(&rows.train, token_rows::trained(documents, 0..documents.len()))?;
+    let held_out_is_new = keep(&rows.held_out, token_rows::scored(data.held_out()))?;
+    if train_is_new || held_out_is_new {
+        make_room(&folder, &rows.train);
+    }
+    Ok(rows)
+}
+
+/// Files of rows in `folder` whose names begin with `name`.
+fn named(folder: &Path, name: &str) -> RowFiles {
+    let path = |split: &str| folder.join(format!("{name}.{split}.rows"));
+    RowFiles {
+        train: path("train"),
+        held_out: path("held_out"),
     }
 }
 

@@ -8,9 +8,8 @@ use crate::report::{
 };
 use crate::space::Target;
 use crate::store::{Confirmations, StudyOverview, TrialDetail};
-use crate::tools::export::TrainedRows;
 use peft_tune_core::objective::{Bound, Constraint, LOSS, Objective, PEAK_MEMORY, counted_as};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{Recipe, TrainedRows};
 use peft_tune_core::study::{Metrics, Trial, TrialNumber};
 use peft_tune_search::{Preference, Rule, recommend};
 
@@ -97,7 +96,6 @@ fn with_recipe(args: &Args, stored: &Stored, number: TrialNumber, reason: String
     let basis = confirmation_text(stored.confirmed.get(&number)).unwrap_or_else(|| "measured once".to_owned());
     // Where trials are named, or another wish chose, the reason says nothing of the length.
     let length = unsaid_length(&reason, study.finds_length, &stored.trials);
-    let trained = study.trained_rows.zip(study.trained_tokens);
     Ok(Chosen {
         recipe,
         study: study.name.clone(),
@@ -111,7 +109,7 @@ fn with_recipe(args: &Args, stored: &Stored, number: TrialNumber, reason: String
             .chain(loss_rows_text(&metrics))
             .chain(against(stored, number))
             .collect(),
-        trained: trained.map(|(rows, tokens)| TrainedRows { rows, tokens }),
+        trained: study.trained,
         metrics,
     })
 }

@@ -6,6 +6,7 @@ mod chosen_trials;
 mod command;
 mod installed;
 mod preference_rows;
+mod row_files;
 mod rows;
 mod saved_dataset;
 mod study;

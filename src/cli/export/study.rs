@@ -74,7 +74,7 @@ fn optuna(args: &Args) -> Result<PathBuf, CliError> {
     args.database.read(async |store| {
         let study = store.studies().find(args.study.as_deref()).await?;
         let recommended = Recommended::read(store, &study).await?;
-        let recommended = recommended.as_ref().map(|one| (one.trial, one.notes()));
+        let recommended = recommended.as_ref().map(Recommended::in_optuna);
         write_optuna(store, &study, recommended, &path, args.force).await
     })?;
     tell(format_args!("optuna-dashboard sqlite:///{}", path.display()));

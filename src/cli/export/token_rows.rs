@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::args::Args;
-use super::preference_rows::PreferenceFiles;
+use super::preference_rows;
+use super::row_files::RowFiles;
 use super::saved_dataset;
 use super::token_row::TokenRow;
 use crate::cli::CliError;
@@ -215,7 +216,7 @@ impl TrainedTokens {
     ) -> Result<WrittenRows, CliError> {
         let folder = made(folder)?;
         let files = model_files(recipe, facts).map_err(CliError::bad)?;
-        let rows = PreferenceFiles {
+        let rows = RowFiles {
             train: folder.join(TRAIN),
             held_out: folder.join(HELD_OUT),
         };
@@ -223,9 +224,9 @@ impl TrainedTokens {
             io::ErrorKind::AlreadyExists => CliError::bad_input(ExportError::Exists { path: path.to_owned() }),
             _ => CliError::cannot_write(path, error, "--output"),
         };
-        rows.write(recipe, &files, force, &refuse)?;
+        preference_rows::write(&rows, recipe, &files, force, &refuse)?;
         Ok(WrittenRows {
-            data: Some(rows.settings(&recipe.data)),
+            data: Some(preference_rows::settings(&recipe.data, &rows)),
             saved: None,
             line: format!(
                 "so the rows are written as they are compared: {} to train on, {} held out (--no-data leaves that out)",

@@ -40,10 +40,10 @@ impl Need {
             };
         };
         let recipe = &chosen.recipe;
-        if !recipe.trainer.is_sft() {
+        if !recipe.trainer.is_sft() && stack != Tool::Trl {
             return match args.strict || args.device.is_some() {
                 true => Err(CliError::bad(format!(
-                    "what `trainer: {}` needs is not predicted so far: export it without --device and --strict",
+                    "what `trainer: {}` needs is predicted for TRL alone: export it without --device and --strict",
                     recipe.trainer
                 ))),
                 false => Ok(None),

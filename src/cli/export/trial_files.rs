@@ -11,16 +11,20 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::cached_rows::CachedRows;
+use super::cached_rows::{cached_preferences, cached_tokens};
+use super::preference_rows;
+use super::row_files::RowFiles;
 use super::token_rows;
 use crate::cli::CliError;
 use crate::cli::data::model_family::ModelFamily;
 use crate::cli::terminal::output::write_exact;
 use crate::tools::Tool;
-use crate::tools::export::{DEEPSPEED_FILE, ExportInput, Known, RenderError, Rendered, TrainedRows, Warning};
+use crate::tools::export::{DEEPSPEED_FILE, ExportInput, Known, RenderError, Rendered, Warning};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::stack::deepspeed_refuses;
-use peft_tune_core::recipe::{DataSettings, Recipe, TargetModules, TargetPreset, TrainerKind, TrainingLength};
+use peft_tune_core::recipe::{
+    DataSettings, Recipe, TargetModules, TargetPreset, TrainedRows, TrainerKind, TrainingLength,
+};
 use peft_tune_core::study::{Metrics, TrialNumber, TrialPlan};
 use peft_tune_engine::data::{BatchSource, PreparedData, evaluation_batches};
 use peft_tune_engine::hub::ModelFiles;
@@ -79,9 +83,11 @@ pub(in crate::cli) fn run(_: Args) -> Result<(), CliError> {
         ))
     })?;
     let tool = Tool::from_name(&request.tool).map_err(CliError::bad_input)?;
-    if tool != Tool::Trl {
+    if ![Tool::Trl, Tool::Unsloth].contains(&tool) {
         let title = tool.title();
-        return Err(CliError::bad(format!("no worker trains in {title}; ask for `trl`")));
+        return Err(CliError::bad(format!(
+            "no worker trains in {title}; ask for `trl` or `unsloth`"
+        )));
     }
     let files = TrialFiles::of(tool, &request.recipe, &request.plan)?;
     let answer = serde_json::to_string(&files).map_err(CliError::bad_input)?;
@@ -95,7 +101,7 @@ impl TrialFiles {
     /// Bad input: a model or data that cannot be used, a plan of nothing, a cache that cannot be written to.
     fn of(tool: Tool, asked: &Recipe, plan: &TrialPlan) -> Result<Self, CliError> {
         let length = length_of(plan)?;
-        let files = ModelFiles::resolve_weights(&asked.model, &mut ()).map_err(CliError::bad_input)?;
+        let files = ModelFiles::resolve_for_transformers(&asked.model, &mut ()).map_err(CliError::bad_input)?;
         // The recipe's own seed decides which rows are held out, whatever the trial's is.
         let data = PreparedData::of_recipe(asked, &files).map_err(CliError::bad_input)?;
         let (mut recipe, train) = (asked.clone(), plan.train.as_ref());
@@ -106,7 +112,7 @@ impl TrialFiles {
         let family = ModelFamily::read(&files.config)?;
         let architecture = family.architecture();
         let mut refused = refused(tool, &recipe, architecture);
-        refused.extend(unknown_layers(&recipe, &family));
+        refused.extend(refused_family(tool, &recipe, &family));
 
         let model = std::path::absolute(&files.folder).map_err(CliError::bad_input)?;
         let limit = train.and_then(|train| train.evaluation_rows);
@@ -152,16 +158,16 @@ fn rows_of(
     data: &PreparedData,
     files: &ModelFiles,
     limit: Option<usize>,
-) -> Result<(CachedRows, DataSettings, usize), CliError> {
+) -> Result<(RowFiles, DataSettings, usize), CliError> {
     if recipe.trainer.is_sft() {
-        let rows = CachedRows::of(data)?;
+        let rows = cached_tokens(data)?;
         let settings = token_rows::settings(&recipe.data, std::slice::from_ref(&rows.train), &rows.held_out);
         let windows = evaluation_batches(data.held_out(), 1, limit).count();
         return Ok((rows, settings, windows));
     }
-    let rows = CachedRows::of_preferences(recipe, data, files)?;
-    let (settings, all) = (rows.settings(&recipe.data), data.held_out().len());
-    Ok((rows.into(), settings, limit.map_or(all, |limit| limit.min(all))))
+    let rows = cached_preferences(recipe, data, files)?;
+    let (settings, all) = (preference_rows::settings(&recipe.data, &rows), data.held_out().len());
+    Ok((rows, settings, limit.map_or(all, |limit| limit.min(all))))
 }
 
 /// Settings of `recipe` that a trial in `tool` would train otherwise, each with what to do. Rows, length and
@@ -179,6 +185,9 @@ pub(in crate::cli) fn refused(tool: Tool, recipe: &Recipe, architecture: Option<
         refuse("optimizer.kind", what);
     }
     refused.extend(refused_of_preferences(title, recipe));
+    if tool == Tool::Unsloth {
+        refused.extend(refused_of_unsloth(recipe));
+    }
     let mut of_tokens = recipe.clone();
     let no_data = DataSettings::default();
     of_tokens.data = token_rows::settings(&no_data, &["train.rows".into()], Path::new("held_out.rows"));
@@ -220,14 +229,14 @@ fn refused_of_preferences(title: &str, recipe: &Recipe) -> Vec<Warning> {
             "raises frozen values of quantized models for ORPO, which trials share; set `precision` to fp32, bf16 or fp16",
         ),
         (
-            recipe.batch.devices > 1,
-            "batch.devices",
-            "trains preferences on one device in trials so far; set `devices: 1`",
+            !recipe.batch.sharding.is_none(),
+            "batch.sharding",
+            "has weights in parts under FSDP, and trials of preferences ask the model behind it too; set `sharding: none`",
         ),
         (
             !recipe.optimizer.offload.is_none(),
             "optimizer.offload",
-            "trains preferences without DeepSpeed in trials so far; set `optimizer_offload: none`",
+            "has the model in DeepSpeed's engine, and trials of preferences ask the model behind it too; set `optimizer_offload: none`",
         ),
         (
             recipe.batch.packing,
@@ -250,19 +259,48 @@ fn refused_of_preferences(title: &str, recipe: &Recipe) -> Vec<Warning> {
             "asks the reference of a model that trains whole before the first step, which trials do not; set `reference: each_step`",
         ),
     ];
-    let refused = all.into_iter().filter(|(is_so, ..)| *is_so);
-    let warning = |(_, field, what): (bool, &'static str, &str)| Warning {
-        field,
-        message: format!("{title} {what}"),
-    };
-    refused.map(warning).collect()
+    warnings_where(title, all).collect()
 }
 
-/// The refusal of a name for some of the linear layers of a model whose family alone tells which they are.
-fn unknown_layers(recipe: &Recipe, family: &ModelFamily) -> Option<Warning> {
+/// Settings that unsloth's script can say, and that trials do not have there.
+fn refused_of_unsloth(recipe: &Recipe) -> impl Iterator<Item = Warning> {
+    let all = [
+        (
+            recipe.batch.devices > 1,
+            "batch.devices",
+            "trains on one device in trials so far; set `devices: 1`",
+        ),
+        (
+            recipe.batch.packing,
+            "batch.packing",
+            "packs rows where it finds that it can, and leaves packing out without an error elsewhere; set `packing: false`",
+        ),
+    ];
+    warnings_where(Tool::Unsloth.title(), all)
+}
+
+/// Warnings of fields, each where it holds, about a tool with this title.
+fn warnings_where<const N: usize>(
+    title: &str,
+    all: [(bool, &'static str, &'static str); N],
+) -> impl Iterator<Item = Warning> {
+    let so = all.into_iter().filter(|(is_so, ..)| *is_so);
+    so.map(move |(_, field, what)| Warning {
+        field,
+        message: format!("{title} {what}"),
+    })
+}
+
+/// The refusal of a name for some of the linear layers of a model whose family alone tells which they are, and of the model itself for
+/// unsloth, which is told all layers by their names.
+fn refused_family(tool: Tool, recipe: &Recipe, family: &ModelFamily) -> Option<Warning> {
     let (Some(adapter), ModelFamily::Other(other)) = (&recipe.adapter, family) else {
         return None;
     };
+    if tool == Tool::Unsloth {
+        let (field, message) = ("model", other.not_in_unsloth());
+        return Some(Warning { field, message });
+    }
     match adapter.target_modules {
         TargetModules::Preset(TargetPreset::AllLinear) | TargetModules::Named(_) => None,
         TargetModules::Preset(preset @ (TargetPreset::Attention | TargetPreset::Mlp)) => Some(Warning {
@@ -273,12 +311,12 @@ fn unknown_layers(recipe: &Recipe, family: &ModelFamily) -> Option<Warning> {
 }
 
 /// Whether trials are measured with what the tool's file tells of a field: the trial or the model decides it; of
-/// packing, the tool ends where it cannot keep documents apart; and the file that says updates on the host lies beside the
-/// trial's.
+/// packing, the tool ends where it cannot keep documents apart; dropout is slower, which is measured; and the file that says
+/// updates on the host lies beside the trial's.
 fn is_measured(field: &str, recipe: &Recipe) -> bool {
     let is_of_trial = ["data.", "training."].iter().any(|group| field.starts_with(group));
     let is_beside = field == "optimizer.offload" && deepspeed_refuses(recipe).is_none();
-    is_of_trial || is_beside || ["model", "batch.packing"].contains(&field)
+    is_of_trial || is_beside || ["model", "adapter.dropout", "batch.packing"].contains(&field)
 }
 
 /// Length of the longest phase: the training, else the steps of the profile phase.
@@ -367,7 +405,12 @@ mod tests {
         };
         for trainer in [TrainerKind::Dpo, TrainerKind::Kto, TrainerKind::Orpo] {
             assert_eq!(after(trainer, |_| {}), Vec::<&str>::new(), "{trainer}");
-            assert_eq!(after(trainer, |recipe| recipe.batch.devices = 2), ["batch.devices"]);
+            let on_two = after(trainer, |recipe| recipe.batch.devices = 2);
+            assert_eq!(on_two, Vec::<&str>::new(), "{trainer}");
+            let shared_out = after(trainer, |recipe| {
+                (recipe.batch.devices, recipe.batch.sharding) = (2, Sharding::Full);
+            });
+            assert_eq!(shared_out, ["batch.sharding"], "{trainer}");
             let packed = after(trainer, |recipe| recipe.batch.packing = true);
             assert_eq!(packed, ["batch.packing"], "{trainer}");
             let on_host = after(trainer, |recipe| recipe.optimizer.offload = OptimizerOffload::Host);

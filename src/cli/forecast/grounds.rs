@@ -5,14 +5,15 @@ use std::sync::Arc;
 use super::predicted_model::PredictedModel;
 use super::trial_device::{TrialDevice, precisions_of};
 use crate::cli::CliError;
-use crate::cli::data::row_lengths::{Rows, rows_of};
+use crate::cli::data::model_files::files_for;
+use crate::cli::data::row_lengths::rows_of;
 use crate::cli::machine::cpu_ceilings::Measuring;
 use crate::cli::processes::interpreter::Stack;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::tell;
 use crate::space::{Backend, Study};
 use crate::store::Store;
-use crate::tune::{Forecast, TargetForecast};
+use crate::tune::{Forecast, TargetForecast, TrainingRows};
 use crate::worker::Placement;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::hub::ModelFiles;
@@ -45,7 +46,7 @@ impl<'a> Grounds<'a> {
             return Ok(None);
         };
         let mut download = DownloadProgress::default();
-        let files = ModelFiles::resolve_weights(&base.model, &mut download).map_err(CliError::bad_input)?;
+        let files = files_for(&study.backend, &base.model, &mut download)?;
         let model = match (PredictedModel::of(&study.backend, base, &files.config), &study.backend) {
             (Ok(model), _) => model,
             // TRL may train what nothing can be said of.
@@ -79,7 +80,7 @@ impl<'a> Grounds<'a> {
     /// The forecast before the data are read: every row is taken for as long as a row may be.
     pub(in crate::cli) fn with_full_rows(&self) -> Forecast {
         let here = self.here.clone();
-        here.forecast(self.study, self.model.clone(), Rows::new())
+        here.forecast(self.study, self.model.clone(), TrainingRows::default())
     }
 }
 

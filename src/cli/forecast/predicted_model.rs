@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::cli::CliError;
-use crate::cli::data::known_offline::shape_at;
+use crate::cli::data::model_config::model_shape;
 use crate::cli::data::model_family::{SEARCH_IN_TRL, architecture_of};
 use crate::space::Backend;
 use crate::tools::Tool;
@@ -13,16 +13,14 @@ use peft_tune_core::predict::stack::{ModelShape, StackDevice};
 use peft_tune_core::predict::{DataSheet, Machine};
 use peft_tune_core::recipe::Recipe;
 
-/// Refuses a recipe whose costs nothing predicts.
+/// Refuses a recipe whose costs nothing predicts where this backend trains it.
 ///
 /// # Errors
-/// Bad input: a trainer of preferences.
-pub(in crate::cli) fn check_predicted(recipe: &Recipe) -> Result<(), CliError> {
-    match recipe.trainer {
-        trainer if trainer.is_sft() => Ok(()),
-        trainer => Err(CliError::bad(format!(
-            "nothing predicts what `trainer: {trainer}` costs, here or in TRL; a search with `--backend trl` measures it"
-        ))),
+/// Bad input: a trainer of preferences anywhere but in TRL.
+pub(in crate::cli) fn check_predicted(backend: &Backend, recipe: &Recipe) -> Result<(), CliError> {
+    match backend {
+        Backend::Trl(_) => Ok(()),
+        Backend::Native | Backend::Command(_) => recipe.check_trained_here().map_err(CliError::bad_input),
     }
 }
 
@@ -41,9 +39,9 @@ impl PredictedModel {
     /// # Errors
     /// Bad input: a config that says too little; a recipe whose costs nothing predicts.
     pub(in crate::cli) fn of(backend: &Backend, recipe: &Recipe, config: &Path) -> Result<Self, CliError> {
-        check_predicted(recipe)?;
+        check_predicted(backend, recipe)?;
         match backend {
-            Backend::Trl(_) => Ok(Self::Stack(Tool::Trl, Box::new(shape_at(config)?))),
+            Backend::Trl(backend) => Ok(Self::Stack(backend.loader.tool(), Box::new(model_shape(config)?))),
             Backend::Native | Backend::Command(_) => {
                 let architecture = architecture_of(config, SEARCH_IN_TRL)?;
                 Ok(Self::Native(Box::new(architecture)))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::predicted_model::PredictedModel;
 use super::trial_device::TrialDevice;
-use crate::cli::data::known_offline::shape_in;
+use crate::cli::data::model_config::model_shape;
 use crate::cli::data::row_lengths::rows_of;
 use crate::space::{Backend, BackendKind, ReadOptions, Study, StudyFile, TrlBackend};
 use crate::store::{DEVICE, Store, StudyOverview};
@@ -24,10 +24,10 @@ pub(in crate::cli) async fn of_stored(study: &StudyOverview, store: &Store) -> O
     // The file's paths are those of the folder that the search began in; the settings that were stored are whole.
     let settings = store.definitions().settings(study.id).await.ok()?;
     // The file may say one engine where the command line asked for another.
-    file.backend = match study.backend {
-        BackendKind::Native => Backend::Native,
-        BackendKind::Trl => Backend::Trl(TrlBackend::default()),
-        BackendKind::Command => return None,
+    file.backend = match (study.backend.loader(), study.backend) {
+        (Some(loader), _) => Backend::Trl(TrlBackend::by(loader)),
+        (None, BackendKind::Command) => return None,
+        (None, _) => Backend::Native,
     };
     file.base = serde_json::from_value(settings["base"].clone()).ok()?;
     let base = file.base.as_ref()?;
@@ -74,6 +74,6 @@ fn by_sheet(name: String) -> Option<DeviceFacts> {
 }
 
 fn of_target(study: &Study, config: &Path) -> Option<Arc<TargetForecast>> {
-    let shape = shape_in(config)?;
+    let shape = model_shape(config).ok()?;
     TargetForecast::new(study, shape).ok().flatten().map(Arc::new)
 }

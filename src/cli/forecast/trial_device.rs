@@ -2,14 +2,13 @@
 
 use super::predicted_model::PredictedModel;
 use crate::cli::CliError;
-use crate::cli::data::row_lengths::Rows;
 use crate::cli::machine::cpu_ceilings::{Measuring, stored, stored_or_measured};
 use crate::cli::machine::record::usable_memory_bytes;
 use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::space::{Backend, Study};
 use crate::store::Store;
 use crate::tools::Tool;
-use crate::tune::{CostModel, Forecast, StackCosts};
+use crate::tune::{CostModel, Forecast, StackCosts, TrainingRows};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::plan::Memory;
 use peft_tune_core::predict;
@@ -157,7 +156,7 @@ impl TrialDevice {
     }
 
     /// The forecast of `study` here.
-    pub(in crate::cli) fn forecast(self, study: &Study, model: PredictedModel, rows: Rows) -> Forecast {
+    pub(in crate::cli) fn forecast(self, study: &Study, model: PredictedModel, rows: TrainingRows) -> Forecast {
         let device_bytes = self.device_bytes;
         let costs: CostModel = match model {
             PredictedModel::Native(architecture) => self.predictor(*architecture, study.offloads_updates()).into(),

@@ -144,6 +144,7 @@ const EXAMPLES: [(&str, &[&str]); 34] = [
     (
         "check",
         &[
+            "peft-tune check",
             "peft-tune check recipe.yaml",
             "peft-tune check recipe.yaml --backend trl --python .venv/bin/python --steps 20",
         ],

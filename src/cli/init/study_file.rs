@@ -2,14 +2,13 @@
 
 use super::args::Args;
 use crate::cli::CliError;
-use crate::cli::data::row_lengths::Rows;
 use crate::cli::terminal::output::write_result;
 use crate::cli::whole_output::WholeOutput;
 use crate::draft::{Machine, Needs};
 use crate::report::printable;
 use crate::shell::shell_word;
 use crate::space::Study;
-use crate::tune::{CostSurvey, Forecast};
+use crate::tune::{CostSurvey, Forecast, TrainingRows};
 use peft_tune_core::architecture::Architecture;
 
 /// Writes the file, and says what to do with it.
@@ -32,7 +31,7 @@ pub(super) fn write(args: &Args, text: &str) -> Result<(), CliError> {
 pub(super) fn survey(study: &Study, architecture: &Architecture, machine: &Machine) -> String {
     let length = study.base.as_ref().map_or(0, |base| base.batch.sequence_length);
     let predictor = Needs::new(architecture, machine, length).into_predictor();
-    let survey = CostSurvey::new(study, &Forecast::new(study, predictor, Rows::new()));
+    let survey = CostSurvey::new(study, &Forecast::new(study, predictor, TrainingRows::default()));
     let kinds = survey.settings.len();
     let fitting = survey.settings.iter().filter(|one| one.fits).count();
     format!("{kinds} settings differ in memory or time; {fitting} of them are predicted to fit")

@@ -6,14 +6,17 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::cpu_ceilings::{MeasuredCeilings, Measuring};
-use super::record::machine;
+use super::engine_check::{Asking, Beside, EngineGpu, Standing};
+use super::record::{driver, machine};
 use super::{cpu_ceilings, gpu_ceilings};
 use crate::cli::CliError;
 use crate::cli::options::backend::BackendName;
+use crate::cli::options::compute::KernelArgs;
 use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::cli::processes::interpreter::{Interpreter, Stack};
 use crate::cli::terminal::output::{tell, write_result};
 use crate::report::{bytes, printable, significant};
+use crate::space::Loader;
 use crate::store::Store;
 use peft_tune_core::plan::Vectors;
 use peft_tune_core::predict::Headline;
@@ -21,24 +24,31 @@ use peft_tune_core::recipe::Precision;
 use peft_tune_engine::profile::{CeilingSource, LibraryFolders};
 use peft_tune_kernels::device;
 
-/// Show what this machine has and what it reaches: processor, memory, GPUs, libraries, Python with TRL, measured ceilings.
+/// Show what this machine has and what it reaches: processor, memory, GPUs, libraries, Python with TRL or unsloth, measured ceilings.
 ///
 /// The ceilings of the processor and of the GPU are measured once, in a few seconds, and kept in the results database; `plan` and `search` predict from
-/// them.
+/// them. Whether the built-in engine computes on the GPU what the CPU and TRL do is checked once too, where `backend: auto` or
+/// --check asks, and kept in the cache.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {
     /// Measure again instead of showing what the database has.
     #[arg(long)]
     measure: bool,
+    /// Check the built-in engine on the GPU against the CPU, and against TRL where it is there, also where that was done: some
+    /// minutes.
+    #[arg(long)]
+    check: bool,
     /// Threads to measure with [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
-    /// Python to look for TRL in [default: that of the active environment, else python3].
+    /// Python to look for TRL and unsloth in [default: that of the active environment, else python3].
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
     /// Print JSON with raw numbers.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    kernels: KernelArgs,
     #[command(flatten)]
     database: DatabaseArgs,
 }
@@ -63,25 +73,28 @@ struct Diagnosis {
     /// The GPU that would train; absent where there is none.
     gpu: Option<Gpu>,
     trl: Trl,
+    unsloth: Trl,
     auto: Auto,
 }
 
 /// What `backend: auto` takes here.
 #[derive(Debug, Serialize)]
 struct Auto {
-    /// Engine for models of the built-in engine's families.
-    known_family: BackendName,
+    /// Engine for models of the built-in engine's families; absent where there is none, and where a check is to tell.
+    known_family: Option<BackendName>,
     /// Engine for other models; absent where there is none.
     other_family: Option<BackendName>,
+    /// What is known of the built-in engine where it would train.
+    built_in: Standing,
 }
 
-/// The Python that trials of `backend: trl` would run in.
+/// The Python that trials of `backend: trl`, or `unsloth`, would run in.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Trl {
     /// What the Python has.
     Found(Stack),
-    /// What to do to train in TRL.
+    /// What to do to train there.
     Missing(String),
 }
 
@@ -142,6 +155,12 @@ const NEEDED: usize = 6;
 
 /// Looks, measures, prints.
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
+    let engine_gpu = EngineGpu::first();
+    if args.check && engine_gpu.is_none() {
+        return Err(CliError::bad(
+            "`--check`: the built-in engine has no GPU here to be checked on; `peft-tune doctor` without it says what is missing",
+        ));
+    }
     let threads = args.threads.map_or_else(rayon::current_num_threads, usize::from);
     let (found, gpu) = block_on(async {
         let store = args.database.open_for_ceilings().await?;
@@ -159,7 +178,15 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         }
         Ok((found, gpu))
     })?;
-    let diagnosis = diagnose(threads, &found, gpu, Trl::find(args.python.as_deref()));
+    let find = |loader| Trl::find(args.python.as_deref(), loader);
+    let (trl, unsloth) = (find(Loader::Transformers), find(Loader::Unsloth));
+    let beside = Beside {
+        kernels: args.kernels,
+        stack: trl.stack(),
+        asking: if args.check { Asking::Anew } else { Asking::Kept },
+    };
+    let auto = trl.auto(Standing::on(engine_gpu.as_slice(), beside));
+    let diagnosis = diagnose(threads, &found, gpu, trl, unsloth, auto);
     let text = match args.json {
         true => serde_json::to_string_pretty(&diagnosis).map_err(CliError::failed)? + "\n",
         false => diagnosis.to_text(),
@@ -203,9 +230,10 @@ fn diagnose(
     MeasuredCeilings { ceilings, disturbed }: &MeasuredCeilings,
     gpu: Option<Gpu>,
     trl: Trl,
+    unsloth: Trl,
+    auto: Auto,
 ) -> Diagnosis {
     let machine = machine();
-    let auto = trl.auto(gpu.is_some());
     Diagnosis {
         version: env!("CARGO_PKG_VERSION"),
         build: if cfg!(debug_assertions) { "debug" } else { "release" },
@@ -222,6 +250,7 @@ fn diagnose(
         disturbed: *disturbed,
         gpu,
         trl,
+        unsloth,
         auto,
     }
 }
@@ -248,8 +277,7 @@ fn features() -> Vec<&'static str> {
 
 fn cuda() -> Cuda {
     let built = cfg!(feature = "cuda");
-    let driver = std::fs::read_to_string("/proc/driver/nvidia/version").ok();
-    let driver = driver.and_then(|text| text.lines().next().map(|line| line.trim().to_owned()));
+    let driver = driver();
     let folders = LibraryFolders::of_environment();
     let libraries: Vec<Library> = LIBRARIES
         .iter()
@@ -298,6 +326,8 @@ impl Diagnosis {
         text.push_str("\ntrl (PyTorch)\n");
         text.push_str(&self.trl.to_text());
         text.push_str(&self.auto.to_text());
+        text.push_str("\nunsloth (PyTorch)\n");
+        text.push_str(&self.unsloth.to_text());
         text.push_str("\nmeasured ceilings\n");
         text.push_str(&ceilings_text(&self.ceilings, self.disturbed));
         if let Some(gpu) = &self.gpu {
@@ -329,24 +359,34 @@ fn ceilings_text(ceilings: &[Headline], disturbed: f64) -> String {
 
 impl Trl {
     /// Looks at the Python of this name, or at the one that a search would take.
-    fn find(python: Option<&Path>) -> Self {
-        match Interpreter::find(python).and_then(|python| python.probe()) {
+    fn find(python: Option<&Path>, loader: Loader) -> Self {
+        match Interpreter::find(python).and_then(|python| python.probe(loader)) {
             Ok(stack) => Self::Found(stack),
             Err(error) => Self::Missing(error.to_string()),
         }
     }
 
-    /// What a study with `backend: auto` is searched in here. `has_gpu` says whether the built-in engine would use one.
-    fn auto(&self, has_gpu: bool) -> Auto {
+    /// The Python's packages and devices; `None` where it lacks some.
+    fn stack(&self) -> Option<&Stack> {
         match self {
-            Self::Found(stack) => Auto {
-                known_family: BackendName::preferred(has_gpu || !stack.devices.is_empty()),
-                other_family: Some(BackendName::Trl),
-            },
-            Self::Missing(_) => Auto {
-                known_family: BackendName::Native,
-                other_family: None,
-            },
+            Self::Found(stack) => Some(stack),
+            Self::Missing(_) => None,
+        }
+    }
+
+    /// What a study with `backend: auto` is searched in here.
+    fn auto(&self, built_in: Standing) -> Auto {
+        let other_family = self.stack().map(|_| BackendName::Trl);
+        let known_family = match (&built_in, other_family) {
+            (Standing::Unchecked { .. }, _) => None,
+            (Standing::Failed { .. }, other) => other,
+            (_, None) => Some(BackendName::Native),
+            (standing, Some(_)) => Some(standing.preferred()),
+        };
+        Auto {
+            known_family,
+            other_family,
+            built_in,
         }
     }
 
@@ -371,12 +411,22 @@ impl Trl {
 
 impl Auto {
     fn to_text(&self) -> String {
-        let others = match self.other_family {
-            Some(engine) if engine == self.known_family => String::new(),
-            Some(engine) => format!(", and {} for models that it lacks", engine.text()),
-            None => ", and nothing for models that it lacks".to_owned(),
+        let other = self.other_family.map_or("nothing", BackendName::text);
+        let known = match (&self.built_in, self.known_family) {
+            (Standing::Unchecked { .. }, _) => {
+                format!("the built-in engine where it passes its checks, else {other}")
+            }
+            (_, known) => known.map_or("nothing", BackendName::text).to_owned(),
         };
-        format!("  auto takes  {}{others}\n", self.known_family.text())
+        let others = match known == other {
+            true => String::new(),
+            false => format!(", and {other} for models that it lacks"),
+        };
+        let because = match &self.built_in {
+            Standing::Cpu => String::new(),
+            standing => format!("  because     {}\n", printable(&standing.text())),
+        };
+        format!("  auto takes  {known}{others}\n{because}")
     }
 }
 
@@ -423,6 +473,7 @@ mod tests {
     #[test]
     fn a_python_is_shown_with_what_it_has_or_what_it_lacks() {
         let stack = Stack {
+            loader: Loader::default(),
             interpreter: "/opt/python".into(),
             python: "3.12.3".to_owned(),
             packages: Vec::new(),
@@ -430,13 +481,17 @@ mod tests {
             devices: Vec::new(),
         };
         let found = Trl::Found(stack);
-        let auto = |trl: &Trl, has_gpu| trl.auto(has_gpu).to_text();
-        let on_cpu = auto(&found, false);
+        let auto = |trl: &Trl, standing| trl.auto(standing).to_text();
+        let on_cpu = auto(&found, Standing::Cpu);
         assert_eq!(
             on_cpu,
             "  auto takes  the built-in engine, and TRL for models that it lacks\n"
         );
-        assert_eq!(auto(&found, true), "  auto takes  TRL\n");
+        let beside = auto(&found, Standing::WithoutGpu);
+        assert!(
+            beside.starts_with("  auto takes  TRL\n  because     PyTorch has a GPU here"),
+            "{beside}"
+        );
         let text = found.to_text();
         assert!(text.contains("trl>=1.16,<2"), "{text}");
         assert!(
@@ -445,7 +500,7 @@ mod tests {
         );
         let none = Trl::Missing("install it".to_owned());
         assert_eq!(none.to_text(), "  not used    install it\n");
-        let alone = auto(&none, true);
+        let alone = auto(&none, Standing::Cpu);
         assert_eq!(
             alone,
             "  auto takes  the built-in engine, and nothing for models that it lacks\n"

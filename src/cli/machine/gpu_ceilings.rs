@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::cpu_ceilings::build;
-use super::record::machine;
+use super::record::{driver, machine};
 use crate::cli::CliError;
 use crate::cli::terminal::output::tell;
 use crate::store::{CeilingRecord, MachineRecord, Store};
@@ -154,11 +154,10 @@ async fn keep(store: &Store, gpu: &Device, found: &KnownCeilings) -> Result<(), 
 /// Record of this machine with `gpu`, which need not be its first one.
 fn machine_of(gpu: &Device) -> MachineRecord {
     let facts = device::facts(gpu);
-    let driver = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
     MachineRecord {
         device: facts.as_ref().map_or_else(String::new, |facts| facts.name.clone()),
         device_memory_bytes: facts.map_or(0, |facts| facts.memory_bytes),
-        driver: driver.lines().next().unwrap_or_default().trim().to_owned(),
+        driver: driver().unwrap_or_default(),
         ..machine()
     }
 }

@@ -2,6 +2,7 @@
 
 pub(super) mod cpu_ceilings;
 pub(super) mod doctor;
+pub(super) mod engine_check;
 pub(super) mod gpu_ceilings;
 pub(super) mod gpu_check;
 pub(super) mod record;

@@ -32,6 +32,12 @@ pub(in crate::cli) fn machine() -> MachineRecord {
     }
 }
 
+/// Version of the GPU's driver in the kernel, as it says it; `None` where there is none.
+pub(super) fn driver() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/driver/nvidia/version").ok()?;
+    text.lines().next().map(|line| line.trim().to_owned())
+}
+
 /// Bytes of memory that processes here may take together: the machine's, or less where a control group says so. `None` where
 /// the system does not say.
 pub(in crate::cli) fn usable_memory_bytes() -> Option<u64> {

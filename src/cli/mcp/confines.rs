@@ -110,10 +110,10 @@ impl Confines {
     /// # Errors
     /// Bad input: trials would train in a Python, and commands are not allowed.
     pub(super) fn check_backend(&self, study: &str, backend: Option<&str>) -> Result<(), CliError> {
-        match backend.is_none_or(|name| name == Backend::Native.name()) || self.allow_commands {
-            true => Ok(()),
-            false => Err(CliError::bad(format!(
-                "study {study} trains in a Python on this machine (`backend: trl`): a person has to start this server with \
+        match backend.filter(|name| *name != Backend::Native.name() && !self.allow_commands) {
+            None => Ok(()),
+            Some(name) => Err(CliError::bad(format!(
+                "study {study} trains in a Python on this machine (`backend: {name}`): a person has to start this server with \
                  --allow-commands for that"
             ))),
         }

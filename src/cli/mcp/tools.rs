@@ -22,7 +22,7 @@ use crate::cli::profile::source::{ProfileSource, SourceArgs};
 use crate::cli::search::resume_command::backend_beside_file;
 use crate::cli::search::study_status::StudyStatus;
 use crate::report::explanation::Explained;
-use crate::space::{ReadOptions, StudyFile};
+use crate::space::{Loader, ReadOptions, StudyFile};
 
 /// All tools, in the order in which they are of use.
 pub(super) const ROWS: [ToolRow; 9] = [
@@ -327,7 +327,7 @@ impl ToolCall for Profile {
         let source = SourceArgs::new(recipe.clone(), self.trial, self.study.clone());
         let source = ProfileSource::read(&source, &DatabaseArgs::at(confines.database.clone()))?;
         confines.check_recipe(&source.recipe)?;
-        confines.check_backend(&source.name, source.trained_in_trl.then_some("trl"))?;
+        confines.check_backend(&source.name, source.loader.map(Loader::name))?;
         let mut words = Words::new("profile");
         words.flag("--json", true).option("--trial", self.trial);
         words.option("--study", self.study).option("--budget", self.budget);

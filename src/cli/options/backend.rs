@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::space::{Backend, TrlBackend};
+use crate::space::{Backend, Loader, TrlBackend};
 
 /// An engine that trains recipes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -13,31 +13,40 @@ pub(in crate::cli) enum BackendName {
     Native,
     /// TRL on PyTorch, in a Python that has both.
     Trl,
+    /// TRL on models that unsloth loads, on a GPU.
+    Unsloth,
 }
 
 impl BackendName {
-    /// The backend of that name, with the interpreter that a study file names.
-    pub(in crate::cli) fn backend(self) -> Backend {
-        match self {
-            Self::Native => Backend::Native,
-            Self::Trl => Backend::Trl(TrlBackend::default()),
+    /// The engine whose models this loads; the built-in one without a loader.
+    pub(in crate::cli) fn by(loader: Option<Loader>) -> Self {
+        match loader {
+            None => Self::Native,
+            Some(Loader::Transformers) => Self::Trl,
+            Some(Loader::Unsloth) => Self::Unsloth,
         }
     }
 
-    /// The backend to take where both can train a study. Kernels of the built-in engine were not checked against PyTorch's on a GPU.
-    pub(in crate::cli) fn preferred(on_gpu: bool) -> Self {
-        match on_gpu {
-            true => Self::Trl,
-            false => Self::Native,
+    /// What loads its models in a Python; `None` of the built-in engine.
+    pub(in crate::cli) fn loader(self) -> Option<Loader> {
+        match self {
+            Self::Native => None,
+            Self::Trl => Some(Loader::Transformers),
+            Self::Unsloth => Some(Loader::Unsloth),
+        }
+    }
+
+    /// The backend of that name, with the interpreter that a study file names.
+    pub(in crate::cli) fn backend(self) -> Backend {
+        match self.loader() {
+            None => Backend::Native,
+            Some(loader) => Backend::Trl(TrlBackend::by(loader)),
         }
     }
 
     /// The name, for people.
     pub(in crate::cli) fn text(self) -> &'static str {
-        match self {
-            Self::Native => "the built-in engine",
-            Self::Trl => "TRL",
-        }
+        self.loader().map_or("the built-in engine", Loader::title)
     }
 }
 
@@ -48,6 +57,8 @@ pub(in crate::cli) enum AskedBackend {
     Native,
     /// TRL on PyTorch, in a Python that has both.
     Trl,
-    /// The built-in engine where it has the model's family and trials run on the CPU, else TRL where a Python has it.
+    /// TRL on models that unsloth loads, on a GPU.
+    Unsloth,
+    /// The built-in engine where it has the model's family and, on a GPU, passed its checks there; else TRL where a Python has it.
     Auto,
 }

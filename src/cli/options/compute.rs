@@ -164,7 +164,7 @@ pub(in crate::cli) fn use_threads(threads: usize) {
 }
 
 /// A precision by its name in recipes.
-fn parse_precision(text: &str) -> Result<Precision, String> {
+pub(in crate::cli) fn parse_precision(text: &str) -> Result<Precision, String> {
     serde_json::from_value(text.into()).map_err(|_| "write fp32, bf16, fp16, int8, nf4 or nf4_double".to_owned())
 }
 

@@ -13,11 +13,16 @@ struct Variable {
     value: &'static str,
 }
 
-const VARIABLES: [Variable; 7] = [
+const VARIABLES: [Variable; 8] = [
     Variable {
         name: "PEFT_TUNE_CACHE_GIB",
         takes: is_amount,
         value: "a number of GiB, such as 50",
+    },
+    Variable {
+        name: "PEFT_TUNE_GPU_CHECK_SECONDS",
+        takes: is_amount,
+        value: "a number of seconds, such as 300",
     },
     Variable {
         name: "PEFT_TUNE_MOCK",

@@ -1,24 +1,25 @@
 //! `peft-tune plan`: what the settings of a study would cost, before anything runs.
 
 use super::args::Args;
-use super::learning_rate;
 use super::stack;
 use super::step;
 use super::text::{About, StudyPlan, to_json, to_text};
 use crate::cli::CliError;
 use crate::cli::data::epochs;
+use crate::cli::data::learning_rate;
 use crate::cli::data::mixture;
-use crate::cli::data::row_lengths::Rows;
 use crate::cli::data::study_file::{base_of, study_for};
 use crate::cli::data::study_rows::StudyRows;
 use crate::cli::forecast::{PredictedModel, TrialDevice, check_predicted, precisions_of};
+use crate::cli::search::{other_family, trl};
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::{Lengths, summary_line};
-use crate::space::Study;
-use crate::tune::{CostSurvey, Forecast};
+use crate::space::{Backend, Study, TrlBackend};
+use crate::tune::{CostSurvey, Forecast, TrainingRows};
 use peft_tune_core::predict;
 use peft_tune_core::predict::DataSheet;
 use peft_tune_engine::hub::ModelFiles;
+use peft_tune_kernels::device::first_gpu;
 
 /// Predicts and prints.
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
@@ -31,7 +32,10 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     };
     let (study, has_data) = study_for(file, args.backend)?;
     if let Some(base) = &study.base {
-        check_predicted(base)?;
+        check_predicted(&study.backend, base)?;
+    }
+    if let Backend::Trl(TrlBackend { loader, .. }) = study.backend {
+        trl::check_anywhere(&study, loader)?;
     }
     if let Some(warning) = learning_rate::warning(&study) {
         tell(format_args!("warning: {warning}"));
@@ -52,9 +56,13 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let sheet = sheet.map_err(CliError::bad_input)?;
     let looked_at = rows_of(&study, has_data)?;
     let (rows, lengths) = looked_at.unwrap_or_default();
-    let (forecast, machine, doubtful) = forecast_of(&args, &study, sheet, rows)?;
+    let MachineForecast {
+        forecast,
+        machine,
+        doubtful,
+    } = MachineForecast::of(&args, &study, sheet, rows)?;
     let survey = CostSurvey::new(&study, &forecast);
-    let about = doubtful.map(|(forecast, disturbed)| About {
+    let about = doubtful.map(|Doubtful { forecast, disturbed }| About {
         tokens_per_s: CostSurvey::quick(&study, &forecast).fastest(),
         disturbed,
     });
@@ -79,38 +87,80 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     write_result(&text)
 }
 
-/// A forecast by a speed that was measured beside other programs, and the share that they may have taken.
-type Doubtful = (Forecast, f64);
+/// Forecast of a study for one machine.
+struct MachineForecast {
+    /// Forecast without speeds where this machine's was measured beside other programs.
+    forecast: Forecast,
+    /// Name of the machine.
+    machine: String,
+    /// Forecast by such a speed.
+    doubtful: Option<Doubtful>,
+}
 
-/// The forecast, and the name of the machine that it is for. Where this machine's speed was measured beside other programs, it is a
-/// forecast without speeds, with the doubtful one.
-fn forecast_of(
-    args: &Args,
-    study: &Study,
-    sheet: Option<&'static DataSheet>,
-    rows: Rows,
-) -> Result<(Forecast, String, Option<Doubtful>), CliError> {
-    let base = base_of(study)?;
-    let files = ModelFiles::resolve_config(&base.model).map_err(CliError::bad_input)?;
-    let model = PredictedModel::of(&study.backend, base, &files)?;
-    if let Some(sheet) = sheet {
-        let forecast = Forecast::new(study, model.on_sheet(sheet), rows);
-        return Ok((forecast.within(sheet.memory_bytes as f64), sheet.name.to_owned(), None));
+/// Forecast by a speed that was measured beside other programs.
+struct Doubtful {
+    forecast: Forecast,
+    /// Share of the speed that they may have taken.
+    disturbed: f64,
+}
+
+impl MachineForecast {
+    fn of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>, rows: TrainingRows) -> Result<Self, CliError> {
+        let base = base_of(study)?;
+        let files = ModelFiles::resolve_config(&base.model).map_err(CliError::bad_input)?;
+        if let Backend::Trl(TrlBackend { loader, .. }) = study.backend {
+            other_family::check_config(study, loader, &files)?;
+        }
+        let model = PredictedModel::of(&study.backend, base, &files)?;
+        if let Some(sheet) = sheet {
+            let forecast = Forecast::new(study, model.on_sheet(sheet), rows);
+            return Ok(Self {
+                forecast: forecast.within(sheet.memory_bytes as f64),
+                machine: sheet.name.to_owned(),
+                doubtful: None,
+            });
+        }
+        check_gpu(study)?;
+        let precisions = precisions_of(study, base);
+        let here = TrialDevice::of_plan(&args.database, args.threads.map(usize::from), &precisions)?;
+        let (machine, disturbed) = (here.name.clone(), here.disturbed);
+        if disturbed == 0.0 {
+            return Ok(Self {
+                forecast: here.forecast(study, model, rows),
+                machine,
+                doubtful: None,
+            });
+        }
+        Ok(Self {
+            forecast: here.without_speed().forecast(study, model.clone(), rows.clone()),
+            machine,
+            doubtful: Some(Doubtful {
+                forecast: here.forecast(study, model, rows),
+                disturbed,
+            }),
+        })
     }
-    let precisions = precisions_of(study, base);
-    let here = TrialDevice::of_plan(&args.database, args.threads.map(usize::from), &precisions)?;
-    let name = here.name.clone();
-    if here.disturbed == 0.0 {
-        return Ok((here.forecast(study, model, rows), name, None));
+}
+
+/// Refuses costs on this machine of trials that it does not have.
+///
+/// # Errors
+/// Bad input: trials that run on GPUs alone, where there is none.
+fn check_gpu(study: &Study) -> Result<(), CliError> {
+    match study.backend {
+        Backend::Trl(TrlBackend { loader, .. }) if loader.needs_gpu() && first_gpu().is_none() => {
+            Err(CliError::bad(format!(
+                "trials in {} need a GPU, and this program sees none: name one with `--device`, such as `--device L4`",
+                loader.title()
+            )))
+        }
+        _ => Ok(()),
     }
-    let known = here.without_speed().forecast(study, model.clone(), rows.clone());
-    let disturbed = here.disturbed;
-    Ok((known, name, Some((here.forecast(study, model, rows), disturbed))))
 }
 
 /// The lengths of the training rows; `None` where they cannot be looked at, which is told. Says how often a trial goes over them
 /// where that is more than once.
-fn rows_of(study: &Study, has_data: bool) -> Result<Option<(Rows, Option<Lengths>)>, CliError> {
+fn rows_of(study: &Study, has_data: bool) -> Result<Option<(TrainingRows, Option<Lengths>)>, CliError> {
     let base = base_of(study)?;
     if let Some(stand_in) = epochs::stand_in_of_study(study) {
         tell(format_args!("{stand_in}"));

@@ -2,9 +2,8 @@
 
 mod args;
 mod command;
-pub(super) mod learning_rate;
 mod own_engine;
-pub(super) mod stack;
+mod stack;
 mod stack_args;
 mod stack_plan;
 mod stack_text;

@@ -7,7 +7,7 @@ use super::stack_args::StackArgs;
 use super::stack_plan::{FrontierPoint, StackPlan, lengths_around};
 use super::stack_text::{setting_text, to_json, to_text};
 use crate::cli::CliError;
-use crate::cli::data::known_offline::shape_at;
+use crate::cli::data::model_family::shape_of;
 use crate::cli::data::study_file::{base_of, study_of};
 use crate::cli::data::study_rows::lengths_of;
 use crate::cli::forecast;
@@ -19,7 +19,6 @@ use crate::tools::Tool;
 use crate::tools::import;
 use peft_tune_core::predict;
 use peft_tune_core::predict::stack::{Fit, HOST, ModelShape, Sharing, StackDevice, StackSetting, levers, limits};
-use peft_tune_engine::hub::ModelFiles;
 
 /// Plans and prints. The verdict is the exit code: 0 fits, 7 does not, 8 uncertain.
 ///
@@ -131,7 +130,13 @@ fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, 
 fn studied(file: &Path, args: &StackArgs, stack: Tool) -> Result<Asked, CliError> {
     let (study, has_data) = study_of(file)?;
     let base = base_of(&study)?;
-    forecast::check_predicted(base)?;
+    if !base.trainer.is_sft() && stack != Tool::Trl {
+        return Err(CliError::bad(format!(
+            "`trainer: {}` is predicted as TRL trains it, and not in {}; write `--stack trl`",
+            base.trainer,
+            stack.title()
+        )));
+    }
     let mut setting = stack.setting_of(base);
     let lengths = lengths_of(&study, base, has_data)?;
     let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&base.batch));
@@ -231,12 +236,4 @@ fn frontier(
         });
     }
     Ok(points)
-}
-
-/// The dimensions of a model by its `config.json` alone.
-///
-/// # Errors
-/// A model that is not found, or a config that cannot be read.
-pub(in crate::cli) fn shape_of(model: &str) -> Result<ModelShape, CliError> {
-    shape_at(&ModelFiles::resolve_config(model).map_err(CliError::bad_input)?)
 }

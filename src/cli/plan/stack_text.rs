@@ -7,7 +7,9 @@ use serde_json::json;
 use super::stack_plan::StackPlan;
 use crate::report::{Padder, bytes, duration, metric_value, printable};
 use peft_tune_core::objective::THROUGHPUT;
-use peft_tune_core::predict::stack::{AttentionForm, EVALUATION, Recompute, Sharing, StackSetting, Trains, WeightForm};
+use peft_tune_core::predict::stack::{
+    AttentionForm, Comparison, EVALUATION, Recompute, Sharing, StackSetting, Trains, WeightForm,
+};
 
 /// The plan for people.
 pub(super) fn to_text(plan: &StackPlan, width: Option<usize>) -> String {
@@ -176,6 +178,18 @@ pub(super) fn setting_text(setting: &StackSetting) -> String {
         1 => String::new(),
         devices => format!(", {devices} devices ({})", sharing_name(setting.sharing)),
     };
+    let compared = match setting.comparison {
+        Comparison::NONE => "",
+        Comparison { sequences: 1, .. } => ", answers that are compared",
+        _ => ", two sequences a row",
+    };
+    let referred = match setting.comparison {
+        Comparison { has_copy: true, .. } => ", a copy as reference in each step",
+        Comparison {
+            reference_passes: 0, ..
+        } => "",
+        _ => ", a reference in each step",
+    };
     let weights = match setting.weights {
         WeightForm::Numbers => "not quantized",
         WeightForm::Int8 => "int8",
@@ -190,7 +204,8 @@ pub(super) fn setting_text(setting: &StackSetting) -> String {
         AttentionForm::Flash => "flash",
     };
     format!(
-        "{trained}, weights {weights}, micro-batch {} x accumulation {}, rows of {} tokens, {again}, attention {attention}{devices}",
+        "{trained}, weights {weights}, micro-batch {} x accumulation {}, rows of {} tokens{compared}{referred}, {again}, attention \
+         {attention}{devices}",
         setting.micro_batch, setting.gradient_accumulation, setting.sequence_length
     )
 }

@@ -9,7 +9,7 @@ use crate::cli::study::track;
 use crate::report::{Align, Lengths, Padder, TextTable, bytes, duration, metric_value, param_value, printable};
 use crate::space::Study;
 use crate::tools::Tool;
-use crate::tune::{CostSurvey, Expected};
+use crate::tune::{CostSurvey, SurveyedSetting};
 use peft_tune_core::predict::{DataSheet, Imbalance};
 
 /// A speed that was measured beside other programs: nothing is put in order by it.
@@ -131,9 +131,9 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
     }
     let padder = if stack.is_some() { Padder::Stack } else { Padder::Nobody };
     text.extend(lengths.map(|lengths| lengths.to_text(padder, width)));
-    let front: Vec<&Expected> = survey.front.iter().map(|index| &survey.settings[*index]).collect();
+    let front: Vec<&SurveyedSetting> = survey.front.iter().map(|index| &survey.settings[*index]).collect();
     let fitting = survey.settings.iter().filter(|one| one.fits);
-    let best: Vec<&Expected> = fitting.take(top).collect();
+    let best: Vec<&SurveyedSetting> = fitting.take(top).collect();
     let knows_speed = survey.fastest().is_some();
     let title = if knows_speed {
         "fastest settings that fit"
@@ -172,7 +172,7 @@ fn offload_text(study: &Study, survey: &CostSurvey, is_host: bool) -> Option<Str
     })
 }
 
-fn table(settings: &[&Expected]) -> TextTable {
+fn table(settings: &[&SurveyedSetting]) -> TextTable {
     let mut names: Vec<&String> = settings.iter().flat_map(|one| one.params.keys()).collect();
     names.sort_unstable();
     names.dedup();
@@ -209,7 +209,7 @@ pub(super) fn to_json(plan: &StudyPlan<'_>, top: usize) -> serde_json::Result<St
         stack,
         is_host: _,
     } = plan;
-    let one = |one: &Expected| {
+    let one = |one: &SurveyedSetting| {
         json!({
             "params": one.params,
             "throughput": (one.tokens_per_s.value > 0.0).then_some(one.tokens_per_s),

@@ -1,4 +1,4 @@
-//! The Python that trials of `backend: trl` run in: which one it is, and what it has.
+//! The Python that trials of `backend: trl` and `unsloth` run in: which one it is, and what it has.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::cli::CliError;
 use crate::cli::options::database::block_on;
 use crate::report::{bytes, duration, printable};
 use crate::shell::{command_line, shell_word};
-use crate::space::Seconds;
+use crate::space::{Loader, Seconds};
 use crate::worker::{PythonWorker, PythonWorkerError};
 
 /// Name of a Python where no environment is active.
@@ -25,6 +25,8 @@ const WITHIN_VARIABLE: &str = "PEFT_TUNE_PYTHON_WITHIN";
 const WITHIN: Seconds = Seconds(180.0);
 /// Characters of an answer that is none that are shown.
 const SHOWN: usize = 200;
+/// The processor among the names of devices.
+const CPU: &str = "cpu";
 
 /// A Python.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +37,9 @@ pub(in crate::cli) struct Interpreter {
 /// What a Python has that can train in TRL.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(in crate::cli) struct Stack {
+    /// What loads the models there.
+    #[serde(skip)]
+    pub loader: Loader,
     pub interpreter: PathBuf,
     /// Version of Python itself.
     pub python: String,
@@ -58,12 +63,17 @@ pub(in crate::cli) struct Package {
 pub(in crate::cli) struct TorchDevice {
     pub name: String,
     pub bytes: u64,
+    /// Why what other programs do with it is not told; absent where it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwatched: Option<String>,
 }
 
 /// What a Python prints of itself.
 #[derive(Debug, Deserialize)]
 struct Answer {
     python: String,
+    #[serde(default)]
+    unsloth: Option<String>,
     torch: Option<String>,
     transformers: Option<String>,
     peft: Option<String>,
@@ -95,22 +105,27 @@ impl Interpreter {
         };
         let path = found.ok_or_else(|| {
             CliError::bad(
-                "there is no Python here for `backend: trl`: activate the environment that has TRL, or name its interpreter with \
-                 `--python`",
+                "there is no Python here for trials in TRL or unsloth: activate the environment that has it, or name its interpreter \
+                 with `--python`",
             )
         })?;
         Ok(Self { path })
     }
 
-    /// Asks the Python what it has.
+    /// Asks the Python what it has of what trials on models of this loader take.
     ///
     /// # Errors
-    /// Bad input: what is asked is no Python, does not answer in time, or lacks what trains in TRL; a cache that cannot be written to.
-    pub(in crate::cli) fn probe(&self) -> Result<Stack, CliError> {
-        let worker = PythonWorker::new(&self.path).map_err(CliError::bad_input)?;
+    /// Bad input: what is asked is no Python, does not answer in time, or lacks what trains, or a GPU for it; a cache that cannot be
+    /// written to.
+    pub(in crate::cli) fn probe(&self, loader: Loader) -> Result<Stack, CliError> {
+        let worker = PythonWorker::new(&self.path, loader).map_err(CliError::bad_input)?;
         let output = self.ask(&worker)?;
         let answer = self.answer_of(&output)?;
-        self.stack_of(answer, &output)
+        let stack = self.stack_of(answer, loader, &output)?;
+        if stack.devices.is_empty() {
+            stack.check_device(CPU)?;
+        }
+        Ok(stack)
     }
 
     /// What the Python prints.
@@ -158,9 +173,10 @@ impl Interpreter {
     }
 
     /// The stack, where all that it takes is there. `output` says why a package that is installed cannot be used.
-    fn stack_of(&self, answer: Answer, output: &Output) -> Result<Stack, CliError> {
+    fn stack_of(&self, answer: Answer, loader: Loader, output: &Output) -> Result<Stack, CliError> {
         let Answer {
             python,
+            unsloth,
             torch,
             transformers,
             peft,
@@ -172,6 +188,7 @@ impl Interpreter {
             wanted: ranges,
             missing,
         } = answer;
+        let own = (loader == Loader::Unsloth).then_some(("unsloth", unsloth));
         let packages = [
             ("torch", torch),
             ("transformers", transformers),
@@ -180,6 +197,7 @@ impl Interpreter {
             ("accelerate", accelerate),
             ("datasets", datasets),
         ];
+        let packages: Vec<(&str, Option<String>)> = own.into_iter().chain(packages).collect();
         let absent = packages.iter().filter(|(_, version)| version.is_none());
         // One that is not there is told once, by its range where that is known.
         let untold = absent.map(|(name, _)| (*name).to_owned()).filter(|name| {
@@ -193,9 +211,10 @@ impl Interpreter {
         if !wanted.is_empty() {
             let said = last_words(&output.stderr);
             return Err(CliError::bad(format!(
-                "{self} (Python {}) lacks what `backend: trl` trains with, or has it in another version: {}{}; install it with \
+                "{self} (Python {}) lacks what `backend: {}` trains with, or has it in another version: {}{}; install it with \
                  `{self} -m pip install {}`, or name another Python with `--python`",
                 printable(&python),
+                loader.name(),
                 printable(&wanted.join(", ")),
                 said.map_or_else(String::new, |said| format!(" ({said})")),
                 command_line(&wanted)
@@ -206,6 +225,7 @@ impl Interpreter {
             .filter_map(|(name, version)| Some((name.to_owned(), version?)));
         let packages = packages.chain(optional);
         Ok(Stack {
+            loader,
             interpreter: self.path.clone(),
             python,
             packages: packages.map(|(name, version)| Package { name, version }).collect(),
@@ -242,6 +262,13 @@ impl Stack {
         }
     }
 
+    /// Why measurements are not watched for what other programs do on all that it computes on; `None` where they are.
+    pub(in crate::cli) fn unwatched(&self) -> Option<&str> {
+        let mut of_gpus = self.devices.iter().filter_map(|gpu| gpu.unwatched.as_deref());
+        let elsewhere = self.devices.is_empty() && !cfg!(target_os = "linux");
+        of_gpus.next().or(elsewhere.then_some("that takes Linux"))
+    }
+
     /// The GPU of a name such as `cuda:1`; `None` for the processor, and for a GPU that PyTorch does not see.
     pub(in crate::cli) fn gpu(&self, device: &str) -> Option<&TorchDevice> {
         let number: usize = device.strip_prefix("cuda:")?.parse().ok()?;
@@ -250,13 +277,30 @@ impl Stack {
 
     /// Whether it computes on a device of this name: the processor, or a GPU that PyTorch sees.
     pub(in crate::cli) fn has_device(&self, device: &str) -> bool {
-        device == "cpu" || self.gpu(device).is_some()
+        device == CPU || self.gpu(device).is_some()
+    }
+
+    /// Refuses a device that trials are not to run on.
+    ///
+    /// # Errors
+    /// Bad input: the processor, where models are loaded by what has its kernels on GPUs alone.
+    pub(in crate::cli) fn check_device(&self, device: &str) -> Result<(), CliError> {
+        match self.loader.needs_gpu() && device == CPU {
+            false => Ok(()),
+            true => Err(CliError::bad(format!(
+                "trials in {} need a GPU, for it has its kernels there alone, and would train on a processor what `backend: trl` trains; \
+                 PyTorch in {} computes on {}; name a GPU, or search with `--backend trl`",
+                self.loader.title(),
+                self.interpreter.display(),
+                self.devices_text()
+            ))),
+        }
     }
 
     /// Words that make a worker train in this Python.
     pub(in crate::cli) fn worker_words(&self) -> Vec<String> {
         let python = self.interpreter.to_string_lossy().into_owned();
-        ["--backend", "trl", "--python"]
+        ["--backend", self.loader.name(), "--python"]
             .map(str::to_owned)
             .into_iter()
             .chain([python])
@@ -319,7 +363,7 @@ mod tests {
             stderr: stderr.as_bytes().to_vec(),
         };
         let answer = python().answer_of(&output);
-        let stack = answer.and_then(|answer| python().stack_of(answer, &output));
+        let stack = answer.and_then(|answer| python().stack_of(answer, Loader::Transformers, &output));
         stack.map_err(|error| error.to_string())
     }
 
@@ -363,6 +407,42 @@ mod tests {
         assert_eq!(
             stack.worker_words(),
             ["--backend", "trl", "--python", "/my env/bin/python"]
+        );
+    }
+
+    #[test]
+    fn unsloth_is_asked_for_by_its_name_and_computes_on_gpus_alone() {
+        let of = |answer: String| {
+            let output = Output {
+                status: ExitStatus::from_raw(0),
+                stdout: answer.into_bytes(),
+                stderr: Vec::new(),
+            };
+            let stack = python()
+                .answer_of(&output)
+                .and_then(|answer| python().stack_of(answer, Loader::Unsloth, &output));
+            stack.map_err(|error| error.to_string())
+        };
+        let stack = of(answer(r#""1.15.0", "unsloth": "2026.10.9""#, "")).unwrap();
+        assert!(
+            stack.versions().starts_with("unsloth 2026.10.9, torch 2.15.0"),
+            "{}",
+            stack.versions()
+        );
+        assert_eq!(
+            stack.worker_words(),
+            ["--backend", "unsloth", "--python", "/my env/bin/python"]
+        );
+        assert!(stack.check_device("cuda:0").is_ok());
+        let told = stack.check_device(CPU).map_err(|error| error.to_string()).unwrap_err();
+        assert!(
+            told.contains("unsloth need a GPU") && told.contains("computes on NVIDIA L4"),
+            "{told}"
+        );
+        let told = of(answer(r#""1.15.0""#, "")).unwrap_err();
+        assert!(
+            told.contains("`backend: unsloth`") && told.contains("pip install unsloth`"),
+            "{told}"
         );
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::cli::CliError;
 use crate::cli::options::backend::BackendName;
 use crate::cli::options::compute::{KernelArgs, use_threads};
+use crate::space::Loader;
 use crate::worker::{About, CAPABILITIES, PythonWorker, ServeSettings, memory_limiter, pin_to, serve, usable_cpus};
 use peft_tune_kernels::device;
 use peft_tune_kernels::set_kernels;
@@ -25,11 +26,11 @@ pub(in crate::cli) struct Args {
     /// Device to compute on, such as `cpu` or `cuda:1` [default: the first GPU, else the CPU].
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
-    /// Engine that trains: the built-in one, or TRL in a Python that this process becomes.
+    /// Engine that trains: the built-in one, or TRL or unsloth in a Python that this process becomes.
     #[arg(long, value_enum, default_value_t)]
     backend: BackendName,
-    /// Python that has TRL.
-    #[arg(long, value_name = "PATH", required_if_eq("backend", "trl"))]
+    /// Python that has TRL or unsloth.
+    #[arg(long, value_name = "PATH", required_if_eq_any([("backend", "trl"), ("backend", "unsloth")]))]
     python: Option<PathBuf>,
     #[command(flatten)]
     kernels: KernelArgs,
@@ -43,8 +44,8 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         use_threads(threads);
     }
     let mock_s: Option<f64> = variable("PEFT_TUNE_MOCK").and_then(|seconds| seconds.parse().ok());
-    if let (BackendName::Trl, Some(python), None) = (args.backend, &args.python, mock_s) {
-        return Err(become_python(python, args.device.as_deref(), args.threads));
+    if let (Some(loader), Some(python), None) = (args.backend.loader(), &args.python, mock_s) {
+        return Err(become_python(loader, python, args.device.as_deref(), args.threads));
     }
     set_kernels(args.kernels.form());
     let device = args.device.unwrap_or_else(|| device::default_name().to_owned());
@@ -77,12 +78,15 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
 }
 
 /// Becomes the worker in Python. Returns only where that fails.
-fn become_python(python: &Path, device: Option<&str>, threads: Option<usize>) -> CliError {
+fn become_python(loader: Loader, python: &Path, device: Option<&str>, threads: Option<usize>) -> CliError {
     let Some(device) = device else {
-        return CliError::bad("a worker of `--backend trl` needs `--device`, such as `cpu` or `cuda:0`");
+        return CliError::bad(format!(
+            "a worker of `--backend {}` needs `--device`, such as `cpu` or `cuda:0`",
+            loader.name()
+        ));
     };
     let threads = threads.unwrap_or_else(|| usable_cpus().len());
-    match PythonWorker::new(python) {
+    match PythonWorker::new(python, loader) {
         Ok(worker) => CliError::bad_input(worker.replace_process(device, threads)),
         Err(error) => CliError::bad_input(error),
     }

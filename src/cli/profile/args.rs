@@ -14,8 +14,8 @@ use crate::space::{Bytes, Seconds};
 /// Profile one setting in depth: where a step's time and memory go, and what would help.
 ///
 /// Run steps of the recipe until the throughput is known to 2% or the time is spent, then print phases, modules, ops,
-/// memory at the peak and a diagnosis, and store them. Nothing is trained: the adapter is discarded. With `--backend trl` the
-/// steps are TRL's, timed by PyTorch's profiler.
+/// memory at the peak and a diagnosis, and store them. Nothing is trained: the adapter is discarded. With `--backend trl`, and with
+/// `unsloth`, the steps are TRL's, timed by PyTorch's profiler.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {
     #[command(flatten)]
@@ -23,7 +23,7 @@ pub(in crate::cli) struct Args {
     /// Engine that trains the steps [default: the one that trained the trial, else the built-in one].
     #[arg(long, value_enum)]
     pub(super) backend: Option<BackendName>,
-    /// Python that has TRL, for `--backend trl` [default: that of the active environment, else python3].
+    /// Python that has TRL, for `--backend trl`, or unsloth [default: that of the active environment, else python3].
     #[arg(long, value_name = "PATH")]
     pub(super) python: Option<PathBuf>,
     /// Time that measuring may take, such as `90s`; each change of `--verify` may take as much.
@@ -81,11 +81,7 @@ impl Args {
 
     /// The engine that was asked for, else the one that trained the trial.
     pub(super) fn backend(&self, source: &ProfileSource) -> Result<BackendName, CliError> {
-        let own = match source.trained_in_trl {
-            true => BackendName::Trl,
-            false => BackendName::Native,
-        };
-        let backend = self.backend.unwrap_or(own);
+        let backend = self.backend.unwrap_or(BackendName::by(source.loader));
         if backend == BackendName::Native && self.python.is_some() {
             return Err(CliError::bad(
                 "`--python`: the built-in engine runs in no Python; leave it out, or add `--backend trl`",

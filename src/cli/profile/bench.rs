@@ -18,7 +18,7 @@ use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::profile::diagnosis;
-use peft_tune_engine::profile::diagnosis::{Evidence, Finding, Oracle};
+use peft_tune_engine::profile::diagnosis::{Evidence, FasterType, Finding, Oracle, RankLoss};
 use peft_tune_engine::profile::sample::sampler_of;
 use peft_tune_engine::profile::{
     DeviceMemory, Measured, Profile, ProfileError, ProfileInputs, ProfileSettings, StepLog,
@@ -148,7 +148,7 @@ impl<'a> Bench<'a> {
     }
 
     /// What the profile of `recipe` says should be changed; `losses_by_rank` are of trials that differ in their rank alone.
-    pub(super) fn diagnose(&self, recipe: &Recipe, profile: &Profile, losses_by_rank: &[(usize, f64)]) -> Vec<Finding> {
+    pub(super) fn diagnose(&self, recipe: &Recipe, profile: &Profile, losses_by_rank: &[RankLoss]) -> Vec<Finding> {
         diagnosis::diagnose(&Evidence {
             profile,
             recipe,
@@ -166,8 +166,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// A number type that this device multiplies faster, and how many times as fast.
-    fn faster_type(&self, precision: Precision) -> Option<(&'static str, f64)> {
+    /// A number type that this device multiplies faster.
+    fn faster_type(&self, precision: Precision) -> Option<FasterType> {
         self.ceilings.as_ref()?.faster_type(precision)
     }
 }

@@ -12,7 +12,7 @@ use peft_tune_core::predict::{Ceilings, Machine, RowLengths};
 use peft_tune_core::recipe::{BatchSettings, Precision, Recipe};
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
 use peft_tune_engine::hub::ModelFiles;
-use peft_tune_engine::profile::diagnosis::{ModelOracle, Oracle};
+use peft_tune_engine::profile::diagnosis::{FasterType, ModelOracle, Oracle};
 use peft_tune_engine::profile::{Ceiling, CeilingSource};
 use peft_tune_kernels::device::Device;
 
@@ -81,10 +81,13 @@ impl MachineCeilings {
         })
     }
 
-    /// The number type that is multiplied faster than that of `precision`, and how many times as fast.
-    pub(super) fn faster_type(&self, precision: Precision) -> Option<(&'static str, f64)> {
-        let times = self.rate(Precision::Bf16)? / self.rate(precision)?;
-        (times > 1.0).then_some((Precision::Bf16.name(), times))
+    /// The number type that is multiplied faster than that of `precision`.
+    pub(super) fn faster_type(&self, precision: Precision) -> Option<FasterType> {
+        let faster = FasterType {
+            precision: Precision::Bf16,
+            times: self.rate(Precision::Bf16)? / self.rate(precision)?,
+        };
+        (faster.times > 1.0).then_some(faster)
     }
 
     /// FLOP/s of a large product in the compute dtype of `precision`.

@@ -9,11 +9,11 @@ use super::source::ProfileSource;
 use super::trl;
 use crate::cli::CliError;
 use crate::cli::machine::record::machine;
-use crate::cli::options::backend::BackendName;
 use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::cli::study::stored_profile::stored_profile;
 use crate::cli::terminal::output::{first_failure, tell, terminal_width, write_result};
 use crate::report::{ProfileText, comparison_text, findings_text, profile_text};
+use crate::space::Loader;
 use crate::store::{ProfileId, Store};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::profile::diagnosis;
@@ -48,9 +48,9 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         profile,
         findings,
         trace,
-    } = match backend {
-        BackendName::Native => in_engine(&args, &source)?,
-        BackendName::Trl => in_trl(&args, &source)?,
+    } = match backend.loader() {
+        None => in_engine(&args, &source)?,
+        Some(loader) => in_python(&args, loader, &source)?,
     };
     let text = match args.json {
         true => json(&profile, &findings)?,
@@ -81,8 +81,8 @@ fn in_engine(args: &Args, source: &ProfileSource) -> Result<Profiled, CliError> 
     })
 }
 
-fn in_trl(args: &Args, source: &ProfileSource) -> Result<Profiled, CliError> {
-    let (profile, trace_error) = trl::measured(args, &source.recipe)?;
+fn in_python(args: &Args, loader: Loader, source: &ProfileSource) -> Result<Profiled, CliError> {
+    let (profile, trace_error) = trl::measured(args, loader, &source.recipe)?;
     // Nothing is predicted of a step in TRL: gains are parts of the measured one.
     let findings = diagnosis::diagnose(&Evidence {
         profile: &profile,

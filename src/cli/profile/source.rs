@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
-use crate::space::{BackendKind, RecipeFile};
+use crate::space::{Loader, RecipeFile};
 use crate::store::StudyId;
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{Trial, TrialNumber};
+use peft_tune_engine::profile::diagnosis::RankLoss;
 
 /// Options that say which recipe is measured.
 #[derive(Clone, Debug, clap::Args)]
@@ -43,17 +44,18 @@ pub(in crate::cli) struct ProfileSource {
     pub recipe: Recipe,
     pub trial: Option<(StudyId, TrialNumber)>,
     /// Losses of trials that differ from this one in their rank alone.
-    pub losses_by_rank: Vec<(usize, f64)>,
-    /// Whether it is a trial that TRL trained.
-    pub trained_in_trl: bool,
+    pub losses_by_rank: Vec<RankLoss>,
+    /// What loaded the model of a trial that trained in a Python.
+    pub loader: Option<Loader>,
 }
 
 impl ProfileSource {
     /// Text that what follows is of another engine than the one that trained the trial; `None` where it is of the same.
     pub(in crate::cli) fn other_engine(&self) -> Option<String> {
-        let name = &self.name;
-        let told = || format!("{name} trained in TRL: what follows is of the built-in engine on its recipe");
-        self.trained_in_trl.then(told)
+        let (name, title) = (&self.name, self.loader?.title());
+        Some(format!(
+            "{name} trained in {title}: what follows is of the built-in engine on its recipe"
+        ))
     }
 
     /// Reads the recipe.
@@ -64,7 +66,7 @@ impl ProfileSource {
                 recipe: RecipeFile::read(path)?,
                 trial: None,
                 losses_by_rank: Vec::new(),
-                trained_in_trl: false,
+                loader: None,
             }),
             (None, Some(number)) => Self::of_trial(args.study.as_deref(), TrialNumber(number), database),
             (None, None) => {
@@ -95,13 +97,13 @@ impl ProfileSource {
             recipe,
             trial: Some((study.id, number)),
             losses_by_rank: losses_by_rank(&detail.trial, &trials),
-            trained_in_trl: study.backend == BackendKind::Trl,
+            loader: study.backend.loader(),
         })
     }
 }
 
-/// (rank, loss) of the trials whose other params are those of `trial`.
-fn losses_by_rank(trial: &Trial, trials: &[Trial]) -> Vec<(usize, f64)> {
+/// Ranks and losses of the trials whose other params are those of `trial`.
+fn losses_by_rank(trial: &Trial, trials: &[Trial]) -> Vec<RankLoss> {
     let others = |trial: &Trial| {
         let mut params = trial.params.clone();
         params.remove("rank");
@@ -110,9 +112,9 @@ fn losses_by_rank(trial: &Trial, trials: &[Trial]) -> Vec<(usize, f64)> {
     let own = others(trial);
     let alike = trials.iter().filter(|other| others(other) == own);
     let known = alike.filter_map(|other| {
-        let rank = other.params.get("rank")?.as_f64()?;
+        let rank = other.params.get("rank")?.as_f64()? as usize;
         let loss = other.state.metrics()?.value(LOSS)?;
-        Some((rank as usize, loss))
+        Some(RankLoss { rank, loss })
     });
     known.collect()
 }
@@ -135,6 +137,7 @@ mod tests {
             },
         };
         let trials = [trial(0, 8, 1e-3, 2.0), trial(1, 4, 1e-3, 2.1), trial(2, 4, 1e-4, 2.5)];
-        assert_eq!(losses_by_rank(&trials[0], &trials), [(8, 2.0), (4, 2.1)]);
+        let expected = [(8, 2.0), (4, 2.1)].map(|(rank, loss)| RankLoss { rank, loss });
+        assert_eq!(losses_by_rank(&trials[0], &trials), expected);
     }
 }

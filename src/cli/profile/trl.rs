@@ -1,4 +1,4 @@
-//! `profile --backend trl`: steps in TRL, timed by PyTorch's profiler in the user's Python.
+//! `profile --backend trl` and `unsloth`: steps of TRL's trainer, timed by PyTorch's profiler in the user's Python.
 
 use std::io::Write;
 use std::path::Path;
@@ -13,6 +13,7 @@ use crate::cli::processes::interpreter::{Interpreter, Stack, last_words};
 use crate::cli::search::trl::refusal_of;
 use crate::cli::terminal::output::tell;
 use crate::report::printable;
+use crate::space::Loader;
 use crate::worker::{PythonWorker, PythonWorkerError, usable_cpus};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{MeasurePlan, TrialPlan};
@@ -48,22 +49,24 @@ enum Answer {
 ///
 /// # Errors
 /// Bad input: options of the built-in engine; no Python that trains in TRL; a recipe that it does not train. Else a failure of the Python.
-pub(super) fn measured(args: &Args, recipe: &Recipe) -> Result<(Profile, Option<String>), CliError> {
+pub(super) fn measured(args: &Args, loader: Loader, recipe: &Recipe) -> Result<(Profile, Option<String>), CliError> {
     refuse_options(args)?;
     refuse_preferences(recipe)?;
     refuse_launched(recipe)?;
-    let stack = Interpreter::find(args.python.as_deref())?.probe()?;
+    let stack = Interpreter::find(args.python.as_deref())?.probe(loader)?;
     let device = device_of(args.compute.device.as_deref(), &stack)?;
-    if let Some(reason) = refusal_of(recipe, device == CPU, &stack.packages) {
+    stack.check_device(&device)?;
+    if let Some(reason) = refusal_of(recipe, loader, device == CPU, &stack.packages) {
         return Err(CliError::bad(reason));
     }
     tell(printable(&format!(
-        "profiled in TRL: {} (Python {}), {} on {device}",
+        "profiled in {}: {} (Python {}), {} on {device}",
+        loader.title(),
         stack.interpreter.display(),
         stack.python,
         stack.versions()
     )));
-    let worker = PythonWorker::new(&stack.interpreter).map_err(CliError::bad_input)?;
+    let worker = PythonWorker::new(&stack.interpreter, loader).map_err(CliError::bad_input)?;
     let threads = args.compute.threads().unwrap_or_else(|| usable_cpus().len());
     let command = worker.profile(&device, threads).map_err(CliError::bad_input)?;
     let output = ask(command, &request(args, recipe)?).map_err(|error| CliError::bad_input(worker.failed(error)))?;
@@ -213,8 +216,10 @@ mod tests {
         let gpu = TorchDevice {
             name: "NVIDIA L4".to_owned(),
             bytes: 1 << 34,
+            unwatched: None,
         };
         Stack {
+            loader: Loader::default(),
             interpreter: "/opt/python".into(),
             python: "3.12".to_owned(),
             packages: Vec::new(),

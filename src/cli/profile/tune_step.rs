@@ -243,7 +243,7 @@ impl TuningBench for StepBench<'_> {
             recipe: recipe.clone(),
             trial: None,
             losses_by_rank: self.standing.losses_by_rank.clone(),
-            trained_in_trl: self.standing.trained_in_trl,
+            loader: self.standing.loader,
         };
         self.write(recipe)
     }

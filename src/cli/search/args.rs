@@ -39,7 +39,7 @@ pub(in crate::cli) struct Args {
     /// Engine that trains the trials, instead of the file's `backend`.
     #[arg(long, value_enum, value_name = "ENGINE")]
     pub(super) backend: Option<AskedBackend>,
-    /// Python that has TRL, for `backend: trl` and `auto` [default: that of the active environment, else python3].
+    /// Python that has TRL, for `backend: trl` and `auto`, or unsloth [default: that of the active environment, else python3].
     #[arg(long, value_name = "PATH")]
     pub(super) python: Option<PathBuf>,
     /// Measure the settings of a study again whose model or data hold something else than when it began, and keep what
@@ -83,6 +83,7 @@ impl Args {
             Some(AskedBackend::Auto) => return Ok(None),
             Some(AskedBackend::Native) => Some(BackendName::Native),
             Some(AskedBackend::Trl) => Some(BackendName::Trl),
+            Some(AskedBackend::Unsloth) => Some(BackendName::Unsloth),
             None => None,
         };
         let study = self.study_in(asked)?;

@@ -14,7 +14,7 @@ use super::spent_text::{lack_text, spent_text};
 use super::trials::{TrialsOutcome, run_trials};
 use super::{baseline_file, detach, dry_run, engine_choice, target_stack, trl, warm_start};
 use crate::cli::CliError;
-use crate::cli::plan::learning_rate;
+use crate::cli::data::learning_rate;
 use crate::cli::study::track::Tracking;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::signals::Signals;

@@ -153,13 +153,13 @@ pub(super) fn phases(study: &Study) -> String {
             ];
             let parts: Vec<String> = parts.into_iter().flatten().collect();
             let behind = train.map(|plan| behind_training(&plan.accuracy)).unwrap_or_default();
-            let in_trl = match &study.backend {
-                Backend::Trl(_) => ", in TRL",
-                _ => "",
+            let place = match &study.backend {
+                Backend::Trl(backend) => format!(", in {}", backend.loader.title()),
+                _ => String::new(),
             };
             match behind.is_empty() {
-                true => format!("{}{in_trl}", parts.join(" and ")),
-                false => format!("{}{in_trl}, then {}", parts.join(" and "), behind.join(" and ")),
+                true => format!("{}{place}", parts.join(" and ")),
+                false => format!("{}{place}, then {}", parts.join(" and "), behind.join(" and ")),
             }
         }
     }

@@ -1,22 +1,29 @@
 //! `backend: auto`: the engine of a search that leaves it open.
 //!
-//! The built-in engine is taken where it has the model's family and trials run on the CPU, TRL where the engine cannot train
-//! the study or trials run on a GPU, and a Python with TRL is there. A study that was begun keeps its engine.
+//! The built-in engine is taken where it has the model's family and trials run on the CPU, or on a GPU on which it passed its
+//! checks. TRL is taken where the engine cannot train the study, or may not on that GPU, and a Python with TRL is there. A study
+//! that was begun keeps its engine.
 
 use std::path::PathBuf;
 
 use super::args::Args;
+use super::engine_ground::Ground;
 use super::trl;
 use crate::cli::CliError;
 use crate::cli::data::known_offline::model_folder;
 use crate::cli::data::model_family::ModelFamily;
+use crate::cli::machine::engine_check::{Asking, Beside, Standing};
 use crate::cli::options::backend::BackendName;
 use crate::cli::processes::interpreter::Stack;
 use crate::cli::terminal::output::tell;
 use crate::report::printable;
 use crate::space::{Backend, BackendKind, Study};
 use peft_tune_engine::hub::ModelFiles;
-use peft_tune_kernels::device::first_gpu;
+
+/// Why TRL is no candidate where the answer does not depend on it.
+const NOT_ASKED: &str = "no Python was asked";
+/// Why unsloth is no candidate.
+const NOT_UNSLOTH: &str = "`backend: auto` does not take unsloth by itself";
 
 /// An engine that can train the study.
 struct Candidate {
@@ -29,8 +36,10 @@ struct Candidate {
 struct Candidates {
     native: Result<Candidate, String>,
     trl: Result<(Candidate, Stack), String>,
-    /// Whether trials would run on a GPU.
-    on_gpu: bool,
+    /// What is known of the built-in engine where its trials would run.
+    standing: Standing,
+    /// The engine that the study began in, where it did.
+    began: Option<BackendName>,
 }
 
 /// Chooses the engine of a search, says which one it is and why, and returns the study with it.
@@ -39,9 +48,8 @@ struct Candidates {
 /// A mistake in the file; bad input that says of both engines why they cannot train the study.
 pub(super) fn chosen(args: &mut Args) -> Result<Study, CliError> {
     let found = candidates(args)?;
-    let preferred = preferred(found.native.as_ref().err(), found.trl.as_ref().err(), found.on_gpu);
-    let began = began_in(args, &found)?;
-    let (engine, line) = match (began, preferred) {
+    let preferred = preferred(found.native.as_ref().err(), found.trl.as_ref().err(), &found.standing);
+    let (engine, line) = match (found.began, preferred) {
         (None, Err(message)) => return Err(CliError::bad(message)),
         (None, Ok(engine)) => (engine, format!("auto takes {}: {}", engine.text(), found.why(engine))),
         (Some(began), Ok(engine)) if began != engine => {
@@ -61,19 +69,19 @@ pub(super) fn chosen(args: &mut Args) -> Result<Study, CliError> {
     Ok(study)
 }
 
-/// The engine to take, from the reasons why each cannot be.
-fn preferred(native: Option<&String>, trl: Option<&String>, on_gpu: bool) -> Result<BackendName, String> {
+/// The engine to take, from the reasons why each cannot be, and from the built-in one's standing.
+fn preferred(native: Option<&String>, trl: Option<&String>, standing: &Standing) -> Result<BackendName, String> {
     match (native, trl) {
         (Some(native), Some(trl)) => Err(format!(
             "`backend: auto`: no engine can train this study: not the built-in one ({native}), and not TRL ({trl})"
         )),
         (Some(_), None) => Ok(BackendName::Trl),
         (None, Some(_)) => Ok(BackendName::Native),
-        (None, None) => Ok(BackendName::preferred(on_gpu)),
+        (None, None) => Ok(standing.preferred()),
     }
 }
 
-/// Looks at both engines.
+/// Looks at both engines. No Python is started where the answer does not depend on one.
 fn candidates(args: &mut Args) -> Result<Candidates, CliError> {
     let native = args.study_in(Some(BackendName::Native));
     let trl = args.study_in(Some(BackendName::Trl));
@@ -85,17 +93,37 @@ fn candidates(args: &mut Args) -> Result<Candidates, CliError> {
             trl.map_err(|error| error.to_string()),
         ),
     };
-    let trl = trl.and_then(|study| in_trl(study, args).map_err(|error| reason(&error)));
+    let study = native.as_ref().or(trl.as_ref());
+    let name = study.ok().map(|study| study.name.as_str());
+    let began = began_in(args, name)?;
     let native = match native {
         Ok(study) => by_own_engine(study, args)?,
         Err(reason) => Err(reason),
     };
-    let torch_gpus = trl.as_ref().is_ok_and(|(_, stack)| !stack.devices.is_empty());
-    let on_gpu = match args.workers.devices.as_slice() {
-        [] => torch_gpus || first_gpu().is_some(),
-        named => named.iter().any(|device| device != "cpu"),
+    let study = native.as_ref().ok().map(|found| &found.study);
+    let ground = study.map(|study| Ground::of(study, &args.workers)).transpose()?;
+    let asks = began == Some(BackendName::Trl) || ground.as_ref().is_none_or(Ground::may_have_gpu);
+    let trl = match asks {
+        true => trl.and_then(|study| in_trl(study, args).map_err(|error| reason(&error))),
+        false => Err(NOT_ASKED.to_owned()),
     };
-    Ok(Candidates { native, trl, on_gpu })
+    // Nothing is measured where nothing runs, nor where the answer changes nothing.
+    let asking = match args.dry_run || began == Some(BackendName::Trl) {
+        true => Asking::Kept,
+        false => Asking::Once,
+    };
+    let beside = Beside {
+        kernels: args.workers.kernels,
+        stack: trl.as_ref().ok().map(|(_, stack)| stack),
+        asking,
+    };
+    let standing = ground.map_or(Standing::Cpu, |ground| ground.standing(beside));
+    Ok(Candidates {
+        native: native.and_then(|found| standing.lack().map_or(Ok(found), Err)),
+        trl,
+        standing,
+        began,
+    })
 }
 
 /// The study in TRL, with the Python that was asked what it has.
@@ -156,47 +184,41 @@ fn reason(error: &CliError) -> String {
 }
 
 /// The engine that the study of this name began in, where the database has one whose trials are trainings.
-fn began_in(args: &Args, found: &Candidates) -> Result<Option<BackendName>, CliError> {
+///
+/// # Errors
+/// Bad input: a database that cannot be read; a study that began in unsloth.
+fn began_in(args: &Args, name_in_file: Option<&str>) -> Result<Option<BackendName>, CliError> {
     if !args.database.path().exists() {
         return Ok(None);
     }
     let studies = args.database.read(async |store| store.studies().all().await)?;
-    let name = args.name.as_deref().or_else(|| found.name());
+    let name = args.name.as_deref().or(name_in_file);
     let known = studies.iter().find(|known| Some(known.name.as_str()) == name);
-    Ok(known.and_then(|known| match known.backend {
-        BackendKind::Native => Some(BackendName::Native),
-        BackendKind::Trl => Some(BackendName::Trl),
-        BackendKind::Command => None,
-    }))
+    match known.map(|known| known.backend) {
+        Some(BackendKind::Native) => Ok(Some(BackendName::Native)),
+        Some(BackendKind::Trl) => Ok(Some(BackendName::Trl)),
+        Some(BackendKind::Unsloth) => Err(CliError::bad(format!(
+            "the study began in unsloth, and {NOT_UNSLOTH}: go on with `--backend unsloth`, or begin a study of its own with \
+             `--as NEW_NAME`"
+        ))),
+        Some(BackendKind::Command) | None => Ok(None),
+    }
 }
 
 impl Candidates {
-    /// The study's name, as its file says it.
-    fn name(&self) -> Option<&str> {
-        let native = self.native.as_ref().ok().map(|found| &found.study);
-        let study = native.or_else(|| self.trl.as_ref().ok().map(|(found, _)| &found.study));
-        study.map(|study| study.name.as_str())
-    }
-
     /// Why an engine is the one to take.
     fn why(&self, engine: BackendName) -> String {
         match (engine, &self.native, &self.trl) {
-            (BackendName::Native, Ok(native), Err(lack)) if self.on_gpu => format!(
-                "{}, and TRL, which it takes on a GPU, cannot be taken ({lack})",
-                native.because
-            ),
-            (BackendName::Native, Ok(native), _) => format!("{}, and trials run on the CPU", native.because),
+            (BackendName::Native, Ok(native), _) => format!("{}, and {}", native.because, self.standing.text()),
             (BackendName::Trl, Err(lack), Ok((trl, _))) => {
                 format!(
                     "the built-in engine cannot train this study ({lack}), and {}",
                     trl.because
                 )
             }
-            (BackendName::Trl, Ok(_), Ok((trl, _))) => format!(
-                "trials run on a GPU, where the kernels of the built-in engine were not checked against PyTorch, and {}",
-                trl.because
-            ),
+            (BackendName::Trl, Ok(_), Ok((trl, _))) => format!("{}, and {}", self.standing.text(), trl.because),
             (BackendName::Native, Err(lack), _) | (BackendName::Trl, _, Err(lack)) => lack.clone(),
+            (BackendName::Unsloth, ..) => NOT_UNSLOTH.to_owned(),
         }
     }
 
@@ -212,6 +234,7 @@ impl Candidates {
                 return Ok(trl.study);
             }
             (BackendName::Native, Err(lack), _) | (BackendName::Trl, _, Err(lack)) => lack,
+            (BackendName::Unsloth, ..) => NOT_UNSLOTH.to_owned(),
         };
         Err(CliError::bad(format!(
             "the study began in {} and goes on in nothing else, and now that cannot train it: {lack}; begin a study of its own with \
@@ -226,13 +249,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_engine_is_taken_where_the_other_cannot_be_and_trl_on_a_gpu() {
+    fn each_engine_is_taken_where_the_other_cannot_be_and_trl_beside_a_gpu_of_its_own() {
         let (no_family, no_python) = ("it lacks the family `x`".to_owned(), "there is no Python".to_owned());
-        assert_eq!(preferred(None, None, false), Ok(BackendName::Native));
-        assert_eq!(preferred(None, None, true), Ok(BackendName::Trl));
-        assert_eq!(preferred(None, Some(&no_python), true), Ok(BackendName::Native));
-        assert_eq!(preferred(Some(&no_family), None, false), Ok(BackendName::Trl));
-        let neither = preferred(Some(&no_family), Some(&no_python), false).unwrap_err();
+        let (cpu, beside) = (Standing::Cpu, Standing::WithoutGpu);
+        assert_eq!(preferred(None, None, &cpu), Ok(BackendName::Native));
+        assert_eq!(preferred(None, None, &beside), Ok(BackendName::Trl));
+        assert_eq!(preferred(None, Some(&no_python), &beside), Ok(BackendName::Native));
+        assert_eq!(preferred(Some(&no_family), None, &cpu), Ok(BackendName::Trl));
+        let neither = preferred(Some(&no_family), Some(&no_python), &cpu).unwrap_err();
         assert!(
             neither.contains(&no_family) && neither.contains(&no_python),
             "{neither}"

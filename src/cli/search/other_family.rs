@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use crate::cli::CliError;
-use crate::cli::data::model_family::OtherFamily;
+use crate::cli::data::model_family::{ModelFamily, OtherFamily};
 use crate::cli::terminal::output::tell;
-use crate::space::{SpaceError, Study};
+use crate::space::{Loader, SpaceError, Study};
 use peft_tune_core::recipe::TargetPreset;
 use peft_tune_core::study::ParamValue;
 use peft_tune_engine::Checkpoint;
@@ -40,6 +40,12 @@ pub(super) fn check(study: &Study, family: &OtherFamily, folder: &Path) -> Resul
     let modules = modules_of(folder);
     let ends = ends_of(&modules);
     check_presets(study, family, &ends)?;
+    if modules.is_empty() && values(study).any(|(_, value)| matches!(value, ParamValue::List(_))) {
+        tell(format_args!(
+            "warning: the matrices of the checkpoint cannot be listed here, as its weights are no safetensors: names in `{TARGETS}` are \
+             not held against them, and PEFT refuses those that it does not find"
+        ));
+    }
     for absent in absent_names(study, &modules) {
         tell(format_args!(
             "warning: no matrix of the checkpoint is called `{absent}`, and PEFT may find none either; it has {}",
@@ -47,6 +53,24 @@ pub(super) fn check(study: &Study, family: &OtherFamily, folder: &Path) -> Resul
         ));
     }
     Ok(())
+}
+
+/// Refuses a model that the engine lacks where trials on models of this loader do not have it, and names for some of its linear layers
+/// elsewhere, by its `config.json` and the matrices beside it.
+///
+/// # Errors
+/// Bad input: a file that cannot be read; such a model; such a name.
+pub(in crate::cli) fn check_config(study: &Study, loader: Loader, config: &Path) -> Result<(), CliError> {
+    let ModelFamily::Other(family) = ModelFamily::read(config)? else {
+        return Ok(());
+    };
+    match loader {
+        Loader::Unsloth => Err(CliError::bad(family.not_in_unsloth())),
+        Loader::Transformers => {
+            let modules = config.parent().map(modules_of).unwrap_or_default();
+            Ok(check_presets(study, &family, &ends_of(&modules))?)
+        }
+    }
 }
 
 /// Names of the modules whose weights are matrices; none where the files do not tell.

@@ -7,13 +7,14 @@ use crate::cli::data::epochs;
 use crate::cli::data::mixture;
 use crate::cli::data::mixture::text_of;
 use crate::cli::data::model_family::{ModelFamily, SEARCH_IN_TRL, architecture_of};
+use crate::cli::data::model_files::files_for;
 use crate::cli::data::model_warnings::tell_of_model;
 use crate::cli::data::prepare::prepared;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::reading_progress::Reading;
 use crate::report::summary_line;
-use crate::space::{Backend, Study};
+use crate::space::{Backend, Loader, Study, TrlBackend};
 use crate::store::{DataSetRecord, InputRecord, ModelRecord};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::data::PreparedData;
@@ -34,8 +35,7 @@ pub(super) struct Preflight {
 /// # Errors
 /// Bad input: a model or data file that is missing or cannot be used; a model that the study's engine lacks.
 pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<Preflight, CliError> {
-    let files =
-        ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
+    let files = files_for(&study.backend, &recipe.model, &mut DownloadProgress::default())?;
     let family = family_of(study, &files)?;
     let data = prepared(recipe, &files, reading)?;
     let lengths = study.sequence_lengths(recipe);
@@ -103,19 +103,22 @@ pub(super) fn check(study: &Study, recipe: &Recipe, reading: Reading) -> Result<
 
 /// The model's family, where the study's engine can train it.
 fn family_of(study: &Study, files: &ModelFiles) -> Result<ModelFamily, CliError> {
-    let Backend::Trl(_) = study.backend else {
+    let Backend::Trl(TrlBackend { loader, .. }) = study.backend else {
         let architecture = architecture_of(&files.config, SEARCH_IN_TRL)?;
         return Ok(ModelFamily::Known(Box::new(architecture)));
     };
     if !files.tokenizer.are_there() {
         return Err(CliError::bad(format!(
-            "trials in TRL need the model's tokenizer, and {} has none; put its tokenizer.json there, or search with the native backend",
+            "trials in {} need the model's tokenizer, and {} has none; put its tokenizer.json there, or search with the native backend",
+            loader.title(),
             files.folder.display()
         )));
     }
     let family = ModelFamily::read(&files.config)?;
-    if let ModelFamily::Other(other) = &family {
-        other_family::check(study, other, &files.folder)?;
+    match (&family, loader) {
+        (ModelFamily::Known(_), _) => {}
+        (ModelFamily::Other(other), Loader::Transformers) => other_family::check(study, other, &files.folder)?,
+        (ModelFamily::Other(other), Loader::Unsloth) => return Err(CliError::bad(other.not_in_unsloth())),
     }
     Ok(family)
 }

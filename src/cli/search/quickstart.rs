@@ -51,9 +51,7 @@ pub(in crate::cli) fn search_arguments(args: &Args) -> Vec<OsString> {
 /// # Errors
 /// A folder that cannot be written to, or that has other files of these names.
 pub(in crate::cli) fn write_files(args: &Args) -> Result<(), CliError> {
-    for (name, content) in FILES {
-        write(&args.output.join(name), content)?;
-    }
+    lay_down(&args.output, "--output")?;
     let space = args.output.join(SPACE);
     tell(format_args!(
         "{} and the files beside it are written; a search of your own begins with a copy of it",
@@ -62,19 +60,28 @@ pub(in crate::cli) fn write_files(args: &Args) -> Result<(), CliError> {
     Ok(())
 }
 
+/// Lays the files down below a folder, which `option` names.
+///
+/// # Errors
+/// A folder that cannot be written to, or that has other files of these names.
+pub(in crate::cli) fn lay_down(folder: &Path, option: &str) -> Result<(), CliError> {
+    let mut files = FILES.iter();
+    files.try_for_each(|(name, content)| write(&folder.join(name), content, option))
+}
+
 /// Leaves a file alone that has this content already.
-fn write(path: &Path, content: &[u8]) -> Result<(), CliError> {
+fn write(path: &Path, content: &[u8], option: &str) -> Result<(), CliError> {
     if std::fs::read(path).is_ok_and(|known| known == content) {
         return Ok(());
     }
     if path.exists() {
         return Err(CliError::bad_input(anyhow::anyhow!(
-            "{} is there with other content: give another folder with --output, or search it as it is with `peft-tune search`",
+            "{} is there with other content: give another folder with {option}, or search it as it is with `peft-tune search`",
             path.display()
         )));
     }
     let folder = path.parent().unwrap_or(Path::new("."));
-    let failed = |error: std::io::Error| CliError::cannot_write(path, &error, "--output");
+    let failed = |error: std::io::Error| CliError::cannot_write(path, &error, option);
     std::fs::create_dir_all(folder).map_err(failed)?;
     write_whole(path, content, false).map_err(failed)
 }

@@ -3,7 +3,7 @@
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::terminal::this_command::this_command;
 use crate::shell::command_line;
-use crate::space::{BackendKind, ReadOptions, StudyFile};
+use crate::space::{Loader, ReadOptions, StudyFile};
 use crate::store::StudyOverview;
 
 /// The command that this search was started with, whole: it continues where it stopped. A database that the environment named is
@@ -39,7 +39,7 @@ pub(in crate::cli) fn backend_beside_file(study: &StudyOverview) -> Option<&'sta
     match text.and_then(|text| StudyFile::parse(&study.space_path, &text, options).ok()) {
         Some(file) if !engine.trains_recipes() || !file.backend.trains_recipes() => None,
         Some(file) => (file.backend.kind() != engine).then(|| engine.name()),
-        None => (engine == BackendKind::Trl).then(|| engine.name()),
+        None => engine.loader().map(Loader::name),
     }
 }
 
@@ -55,11 +55,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("a.db")).await.unwrap();
         let trl = Backend::Trl(TrlBackend::default());
+        let unsloth = Backend::Trl(TrlBackend::by(Loader::Unsloth));
         let cases = [
             ("a", "", Backend::Native, None),
             ("b", "", trl.clone(), Some("trl")),
             ("c", "backend: trl\n", trl, None),
             ("d", "backend: trl\n", Backend::Native, Some("native")),
+            ("e", "backend: trl\n", unsloth.clone(), Some("unsloth")),
+            ("f", "backend: {unsloth: {}}\n", unsloth, None),
         ];
         for (name, line, backend, beside) in cases {
             let path = folder.path().join(format!("{name}.yaml"));

@@ -1,20 +1,20 @@
 //! What a search tells the database and its trials of its study.
 
 use super::preflight::Preflight;
+use crate::cli::data::model_files::files_for;
 use crate::cli::machine::record::machine;
 use crate::cli::processes::interpreter::Stack;
 use crate::space::{Backend, Study};
 use crate::store::{FINDS_LENGTH, MachineRecord, StudyRecord};
 use crate::tune::Inputs;
 use peft_tune_engine::data::on_disk;
-use peft_tune_engine::hub::ModelFiles;
 
 /// The files that every trial reads.
 pub(super) fn inputs_of(study: &Study) -> Inputs {
     let Some(base) = &study.base else {
         return Inputs::default();
     };
-    let model = ModelFiles::resolve_weights(&base.model, &mut ())
+    let model = files_for(&study.backend, &base.model, &mut ())
         .ok()
         .map(|files| files.folder);
     let data = on_disk(&base.data).unwrap_or_else(|_| base.data.clone());
@@ -34,7 +34,7 @@ pub(super) fn record_of(study: &Study, preflight: Option<Preflight>, stack: Opti
     let backend = match &study.backend {
         Backend::Native => serde_json::Value::Null,
         // Never the interpreter: an environment that was moved is the same one. Its versions are among the study's inputs.
-        Backend::Trl(_) => serde_json::json!({"trl": {}}),
+        Backend::Trl(backend) => serde_json::json!({(backend.loader.name()): {}}),
         Backend::Command(backend) => serde_json::json!({"command": backend.command, "folder": backend.folder}),
     };
     let mut definition = serde_json::json!({

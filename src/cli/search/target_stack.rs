@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::cli::CliError;
-use crate::cli::plan::stack::shape_of;
+use crate::cli::data::model_family::shape_of;
 use crate::cli::terminal::output::tell;
 use crate::space::{Study, Target};
 use crate::store::{InputRecord, TARGET_DEVICE, TARGET_STACK};

@@ -1,13 +1,13 @@
-//! Searches whose trials run in TRL: the Python that trains, what it can train, and its place among a study's inputs.
+//! Searches whose trials run in TRL, or in unsloth: the Python that trains, what it can train, and its place among a study's inputs.
 
 use super::worker_args::{WorkerArgs, most_devices};
 use crate::cli::CliError;
 use crate::cli::export::trial_files::refused;
 use crate::cli::processes::interpreter::{Interpreter, Package, Stack};
 use crate::report::printable;
-use crate::space::{SpaceError, Study, TrlBackend, recipe_for};
+use crate::space::{Loader, SpaceError, Study, TrlBackend, recipe_for};
 use crate::store::InputRecord;
-use crate::tools::{Tool, is_of_bitsandbytes, is_of_schedulefree};
+use crate::tools::{is_of_bitsandbytes, is_of_schedulefree};
 use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{AttentionImplementation, Checkpointing, Precision, Recipe};
 use peft_tune_core::study::{ParamValue, Params};
@@ -35,39 +35,68 @@ struct Refusal {
 /// What a stack has where trials run, which decides what values can be trained.
 #[derive(Clone, Copy)]
 struct StackOnDevice<'a> {
+    loader: Loader,
     /// Whether a trial may run on a processor.
     on_cpu: bool,
-    /// Packages that the Python has.
-    packages: &'a [Package],
+    /// Packages that the Python has; `None` where none was asked, which may have all.
+    packages: Option<&'a [Package]>,
 }
 
 impl StackOnDevice<'_> {
+    /// A Python that was not asked, on a GPU.
+    fn unasked(loader: Loader) -> Self {
+        Self {
+            loader,
+            on_cpu: false,
+            packages: None,
+        }
+    }
+
     fn has(self, package: &str) -> bool {
-        self.packages.iter().any(|one| one.name == package)
+        let has = |packages: &[Package]| packages.iter().any(|one| one.name == package);
+        self.packages.is_none_or(has)
     }
 }
 
 /// Finds the Python of a study, asks it what it has unless it was asked, and notes that for the study's workers.
 ///
 /// # Errors
-/// Bad input: no Python that trains in TRL; devices that it does not have; a value that it cannot train.
+/// Bad input: no Python that trains there; devices that it does not have, or that trials are not to run on; a value that it cannot
+/// train.
 pub(super) fn begin(study: &Study, backend: &TrlBackend, workers: &mut WorkerArgs) -> Result<(), CliError> {
     if workers.stack.is_none() {
-        workers.stack = Some(Interpreter::find(backend.python.as_deref())?.probe()?);
+        workers.stack = Some(Interpreter::find(backend.python.as_deref())?.probe(backend.loader)?);
     }
     let slots = workers.slots(study)?;
+    if let Some(stack) = &workers.stack {
+        let mut devices = slots.iter().filter_map(|slot| slot.device.as_deref());
+        devices.try_for_each(|device| stack.check_device(device))?;
+    }
     let packages = workers.stack.as_ref().map(|stack| stack.packages.as_slice());
     let here = StackOnDevice {
+        loader: backend.loader,
         on_cpu: slots.iter().any(|slot| slot.device.as_deref() == Some("cpu")),
-        packages: packages.unwrap_or_default(),
+        packages,
     };
     Ok(check_values(study, here)?)
 }
 
+/// Refuses what no Python trains on models of this loader as it is written, on any device: none is asked.
+///
+/// # Errors
+/// Bad input: such a value.
+pub(in crate::cli) fn check_anywhere(study: &Study, loader: Loader) -> Result<(), SpaceError> {
+    check_values(study, StackOnDevice::unasked(loader))
+}
+
 /// The first line of a search: what trains, and what is not seen of it.
 pub(super) fn line(stack: &Stack) -> String {
+    let unseen = stack.unwatched().map_or_else(String::new, |reason| {
+        format!("; other programs on it are not watched for: {reason}")
+    });
     printable(&format!(
-        "trials train in TRL: {} (Python {}), {} on {}; other programs on it are not watched for",
+        "trials train in {}: {} (Python {}), {} on {}{unseen}",
+        stack.loader.title(),
         stack.interpreter.display(),
         stack.python,
         stack.versions(),
@@ -85,7 +114,7 @@ pub(super) fn input(stack: &Stack) -> InputRecord {
     }
 }
 
-/// Refuses values that TRL would train otherwise than they say, alone and beside what the file fixes.
+/// Refuses values that trials would train otherwise than they say, alone and beside what the file fixes.
 fn check_values(study: &Study, here: StackOnDevice<'_>) -> Result<(), SpaceError> {
     let most_devices = ParamValue::Int(most_devices(study) as i64);
     let refusals = |params: &Params| {
@@ -149,20 +178,32 @@ fn check_values(study: &Study, here: StackOnDevice<'_>) -> Result<(), SpaceError
     Ok(())
 }
 
-/// Reason why a recipe is not trained in TRL as it is written, on the processor or with the packages that there are; `None` where it is.
-pub(in crate::cli) fn refusal_of(recipe: &Recipe, on_cpu: bool, packages: &[Package]) -> Option<String> {
-    let refusals = refusals_of(recipe, StackOnDevice { on_cpu, packages });
+/// Reason why a recipe is not trained as it is written on models of this loader, on the processor or with the packages that there are;
+/// `None` where it is.
+pub(in crate::cli) fn refusal_of(
+    recipe: &Recipe,
+    loader: Loader,
+    on_cpu: bool,
+    packages: &[Package],
+) -> Option<String> {
+    let here = StackOnDevice {
+        loader,
+        on_cpu,
+        packages: Some(packages),
+    };
+    let refusals = refusals_of(recipe, here);
     let first = refusals.into_iter().next();
     first.map(|refusal| format!("key `{}`: {}", refusal.field, refusal.message))
 }
 
 /// Settings of a recipe that a trial in TRL would not train as they are written.
 fn refusals_of(recipe: &Recipe, here: StackOnDevice<'_>) -> Vec<Refusal> {
-    let in_file = refused(Tool::Trl, recipe, None).into_iter().map(|warning| Refusal {
+    let (tool, title) = (here.loader.tool(), here.loader.title());
+    let in_file = refused(tool, recipe, None).into_iter().map(|warning| Refusal {
         field: warning.field,
         message: format!(
-            "a trial in TRL is what TRL's file says, and of `{}` that says something else ({}); write another value, or search with \
-             the native backend",
+            "a trial in {title} is what {title}'s file says, and of `{}` that says something else ({}); write another value, or search \
+             with the native backend",
             warning.field, warning.message
         ),
     });
@@ -177,7 +218,7 @@ fn refusals_of(recipe: &Recipe, here: StackOnDevice<'_>) -> Vec<Refusal> {
         .map(|(field, package)| Refusal {
             field,
             message: format!(
-                "trials in TRL take this from {package}, which the Python lacks; install it there with `pip install {package}`, or write \
+                "trials in {title} take this from {package}, which the Python lacks; install it there with `pip install {package}`, or write \
                  another value"
             ),
         });
@@ -190,9 +231,10 @@ fn refusals_of(recipe: &Recipe, here: StackOnDevice<'_>) -> Vec<Refusal> {
     });
     let paged = recipe.optimizer.kind.is_paged().then(|| Refusal {
         field: "optimizer.kind",
-        message: "the states of paged optimizers lie in managed memory, which PyTorch does not count and trials in TRL would not give \
-                  back; write another optimizer, or search with the native backend"
-            .to_owned(),
+        message: format!(
+            "the states of paged optimizers lie in managed memory, which PyTorch does not count and trials in {title} would not give \
+             back; write another optimizer, or search with the native backend"
+        ),
     });
     let on_device = on_device.chain(in_fp32);
     in_file.chain(paged).chain(on_device).chain(absent).collect()
@@ -281,6 +323,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::cli::processes::interpreter::TorchDevice;
     use crate::space::{ReadOptions, StudyFile};
 
     fn packages(names: &[&str]) -> Vec<Package> {
@@ -293,8 +336,13 @@ mod tests {
 
     /// Message about a study of these lines; none where all of it can be trained. Whatever values need is installed.
     fn refusal(lines: &str, on_cpu: bool) -> Option<String> {
-        let packages = &packages(&[BITSANDBYTES, DEEPSPEED, "flash-attn", "liger-kernel", "schedulefree"]);
-        refusal_at(lines, StackOnDevice { on_cpu, packages })
+        let packages = packages(&[BITSANDBYTES, DEEPSPEED, "flash-attn", "liger-kernel", "schedulefree"]);
+        let here = StackOnDevice {
+            on_cpu,
+            packages: Some(&packages),
+            ..StackOnDevice::unasked(Loader::Transformers)
+        };
+        refusal_at(lines, here)
     }
 
     fn refusal_at(lines: &str, here: StackOnDevice<'_>) -> Option<String> {
@@ -354,8 +402,11 @@ mod tests {
     #[test]
     fn what_a_package_has_is_refused_where_it_is_not_installed() {
         fn at(packages: &[Package]) -> StackOnDevice<'_> {
-            let on_cpu = false;
-            StackOnDevice { on_cpu, packages }
+            let packages = Some(packages);
+            StackOnDevice {
+                packages,
+                ..StackOnDevice::unasked(Loader::Transformers)
+            }
         }
         let (none, kernels) = (&packages(&[]), &packages(&[KERNELS]));
         for (lines, package) in [
@@ -380,6 +431,9 @@ mod tests {
             );
             let is_of_hub = package.starts_with("flash");
             assert_eq!(refusal_at(lines, at(kernels)).is_none(), is_of_hub, "{lines}");
+            // A Python that was not asked may have it.
+            let unasked = StackOnDevice::unasked(Loader::Transformers);
+            assert_eq!(refusal_at(lines, unasked), None, "{lines}");
         }
         for lines in [
             "space: {rank: [4, 8], optimizer: [adamw, sgd], devices: 2, sharding: full}",
@@ -401,6 +455,73 @@ mod tests {
             false,
         );
         assert!(packed.unwrap().contains("packed documents attend to each other"));
+    }
+
+    #[test]
+    fn what_unsloth_trains_otherwise_is_refused_by_its_value() {
+        let at = |lines: &str| {
+            let packages = packages(&[BITSANDBYTES, "schedulefree"]);
+            let here = StackOnDevice {
+                packages: Some(&packages),
+                ..StackOnDevice::unasked(Loader::Unsloth)
+            };
+            let told = refusal_at(lines, here);
+            // What is refused with all packages is refused where none was asked.
+            assert_eq!(refusal_at(lines, StackOnDevice::unasked(Loader::Unsloth)), told);
+            told
+        };
+        let sound = "space: {rank: [4, 8], dropout: [0.0, 0.1], precision: [bf16, nf4_double, int8], gradient_checkpointing: [none, full, \
+                     offload], optimizer: [adamw, adamw_8bit], dataloader_num_workers: [0, 2]}";
+        assert_eq!(at(sound), None);
+        for (lines, key, reason) in [
+            (
+                "precision: [bf16, fp32]",
+                "precision",
+                "computes in bf16 here all the same",
+            ),
+            ("packing: [false, true]", "packing", "leaves packing out"),
+            ("rank: [4, 8], devices: 2", "devices", "on one device"),
+            ("method: [lora, full]", "method", "no adapter"),
+            (
+                "gradient_checkpointing: [none, every_2]",
+                "gradient_checkpointing",
+                "every layer",
+            ),
+            (
+                "torch_compile: [false, true]",
+                "torch_compile",
+                "no key in unsloth's file",
+            ),
+            ("trainer: dpo", "trainer", "trainings on preferences"),
+        ] {
+            let told = at(&format!("space: {{{lines}, learning_rate: [1e-4, 1e-3]}}")).unwrap_or_default();
+            let is_told = told.contains(&format!("key `space.{key}`")) && told.contains(reason);
+            assert!(is_told && told.contains("in unsloth"), "{lines}: {told}");
+        }
+    }
+
+    #[test]
+    fn the_first_line_says_why_other_programs_on_a_gpu_are_not_seen() {
+        let on = |unwatched: Option<&str>| {
+            line(&Stack {
+                loader: Loader::default(),
+                interpreter: "/my/python".into(),
+                python: "3.12.3".to_owned(),
+                packages: packages(&["torch"]),
+                wanted: Vec::new(),
+                devices: vec![TorchDevice {
+                    name: "NVIDIA L4".to_owned(),
+                    bytes: 1 << 30,
+                    unwatched: unwatched.map(str::to_owned),
+                }],
+            })
+        };
+        let seen = "trials train in TRL: /my/python (Python 3.12.3), torch 1 on NVIDIA L4 (1.00 GiB)";
+        assert_eq!(on(None), seen);
+        assert_eq!(
+            on(Some("that takes `pip install nvidia-ml-py`")),
+            format!("{seen}; other programs on it are not watched for: that takes `pip install nvidia-ml-py`")
+        );
     }
 
     #[test]

@@ -225,6 +225,7 @@ impl WorkerArgs {
         };
         let launcher = Launcher::with_prefix(words.prefix, words.program.into()).with_arguments(arguments);
         let mut settings = self.pool(launcher, slots);
+        settings.process_per_trial = self.stack.as_ref().is_some_and(|stack| stack.loader.ends_with_trial());
         if let Some(forecast) = forecast.cloned() {
             let fits = move |recipes: &[&Recipe]| forecast.holds_together(recipes);
             settings.together = TrainTogether::new(self.together.into(), fits);
@@ -253,9 +254,10 @@ impl WorkerArgs {
 fn check_in(stack: &Stack, slots: &[Placement], kernels: Kernels) -> Result<(), CliError> {
     if kernels != Kernels::default() {
         return Err(CliError::bad(format!(
-            "`--kernels {}`: trials in TRL compute with PyTorch's kernels; leave it out (and {KERNELS_VARIABLE} unset), or use the \
+            "`--kernels {}`: trials in {} compute with the kernels of its stack; leave it out (and {KERNELS_VARIABLE} unset), or use the \
              native backend",
-            kernels.flag()
+            kernels.flag(),
+            stack.loader.title()
         )));
     }
     let mut named = slots.iter().filter_map(|slot| slot.device.as_deref());
@@ -306,7 +308,7 @@ fn check_gpus(study: &Study, devices: &[String], within_reach: usize) -> Result<
 mod tests {
     use super::*;
     use crate::cli::processes::interpreter::TorchDevice;
-    use crate::space::{ReadOptions, StudyFile};
+    use crate::space::{Loader, ReadOptions, StudyFile};
 
     #[derive(clap::Parser)]
     struct Command {
@@ -340,8 +342,10 @@ mod tests {
             let gpu = TorchDevice {
                 name: "L4".to_owned(),
                 bytes: 22 << 30,
+                unwatched: None,
             };
             workers.stack = Some(Stack {
+                loader: Loader::default(),
                 interpreter: "python3".into(),
                 python: "3.12.3".to_owned(),
                 packages: Vec::new(),

@@ -9,7 +9,7 @@ use crate::report::answers::{Answers, AnswersInput};
 use crate::store::{Confirmations, Store, StoreError, StudyOverview, Variants};
 use peft_tune_core::space::{SearchSpace, Widening};
 use peft_tune_core::study::{Trial, TrialNumber};
-use peft_tune_search::{Bayes, Insight, Preference, Prior, Problem, Proposal, recommend};
+use peft_tune_search::{Bayes, Insight, Preference, Prior, Problem, Proposal, recommend, untold_costs};
 
 /// Proposals that say what more time would bring.
 pub(super) const PROPOSALS: usize = 3;
@@ -67,6 +67,8 @@ impl Asked {
             true => sampler.propose_many(&self.problem, &self.trials, next),
             false => Vec::new(),
         };
+        let prior = self.prior.as_deref();
+        let untold = prior.map(|prior| untold_costs(&self.problem, &self.trials, prior));
         let recommended = recommend(&self.problem, &self.trials, &Preference::default()).ok();
         let answers = Answers::new(&AnswersInput {
             problem: &self.problem,
@@ -78,6 +80,7 @@ impl Asked {
             insight: &insight,
             next: &next,
             widened: &self.widened,
+            untold: &untold.unwrap_or_default(),
         });
         Answered { insight, next, answers }
     }

@@ -3,11 +3,12 @@
 use serde::Serialize;
 
 use super::input::AnswersInput;
+use super::values::{is_same, rounded};
 use crate::report::param_value;
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::space::{Distribution, Parameter, Widening};
 use peft_tune_core::study::{ParamValue, Trial, TrialNumber, TrialState};
-use peft_tune_search::evaluated;
+use peft_tune_search::{UntoldOutcome, evaluated};
 
 /// Values above which a range is shown in parts.
 const MOST_VALUES: u64 = 12;
@@ -29,6 +30,28 @@ pub struct Coverage {
     /// How a search widened the range by itself, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub widened: Vec<Widening>,
+    /// Values whose costs predictions do not tell.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub compared: Vec<ComparedValue>,
+}
+
+/// A value whose cost predictions do not tell, beside another.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ComparedValue {
+    pub value: ParamValue,
+    pub beside: ParamValue,
+    /// Trials that measured the two, and differ in nothing else; none where the value was passed over, as it is predicted to be
+    /// clearly worse.
+    pub trials: Option<[TrialNumber; 2]>,
+    /// Changes from the other value to this one: measured, or predicted.
+    pub changes: Vec<MetricChange>,
+}
+
+/// A change of a metric, as a share.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MetricChange {
+    pub metric: String,
+    pub change: f64,
 }
 
 /// A value, or a part of a range.
@@ -68,6 +91,7 @@ pub(super) fn coverage(input: &AnswersInput<'_>) -> Vec<Coverage> {
     searched
         .map(|parameter| Coverage {
             widened: widened(&parameter.name),
+            compared: compared(input, parameter),
             ..match decides_loss(parameter) {
                 true => of_parameter(parameter, &trained, best),
                 // A variant measures all that such a parameter changes.
@@ -115,7 +139,55 @@ fn of_parameter(parameter: &Parameter, trained: &[&Trial], best: Option<&Trial>)
             .zip(best_value)
             .and_then(|(trial, value)| edge(parameter, value, trial)),
         widened: Vec::new(),
+        compared: Vec::new(),
     }
+}
+
+/// The values of a parameter whose costs predictions do not tell, as far as one was held against another.
+fn compared(input: &AnswersInput<'_>, parameter: &Parameter) -> Vec<ComparedValue> {
+    let name = parameter.name.as_str();
+    let of_parameter = input.untold.iter().filter(|one| one.parameter == name);
+    let compared = of_parameter.filter_map(|one| {
+        let (beside, trials, changes) = match &one.outcome {
+            // Of the two the later one was measured for that.
+            UntoldOutcome::Tried { trial, beside } if trial > beside => {
+                let pair = [input.trial(*trial)?, input.trial(*beside)?];
+                (
+                    *beside,
+                    Some([*trial, *beside]),
+                    measured_changes(input, parameter, pair),
+                )
+            }
+            UntoldOutcome::ClearlyWorse { metric, change, beside } => {
+                let (metric, change) = (metric.clone(), *change);
+                (*beside, None, vec![MetricChange { metric, change }])
+            }
+            UntoldOutcome::Tried { .. } | UntoldOutcome::Open(_) => return None,
+        };
+        let value = one.value.clone();
+        let beside = input.trial(beside)?.params.get(name)?.clone();
+        (!changes.is_empty()).then_some(ComparedValue {
+            value,
+            beside,
+            trials,
+            changes,
+        })
+    });
+    compared.collect()
+}
+
+/// Changes that a parameter made from the second of two trials to the first, as far as both measured them.
+fn measured_changes(input: &AnswersInput<'_>, parameter: &Parameter, pair: [&Trial; 2]) -> Vec<MetricChange> {
+    let affects = parameter.affects.as_deref().unwrap_or_default();
+    let objectives = input.problem.objectives.iter();
+    let changed = objectives.filter(|objective| affects.contains(&objective.metric));
+    let changes = changed.filter_map(|objective| {
+        let [own, other] = pair.map(|trial| trial.state.metrics()?.value(&objective.metric));
+        let change = own? / other? - 1.0;
+        let metric = objective.metric.clone();
+        change.is_finite().then_some(MetricChange { metric, change })
+    });
+    changes.collect()
 }
 
 fn parts(distribution: &Distribution, values: &[ParamValue], best: Option<&ParamValue>) -> Vec<CoverageCell> {
@@ -131,14 +203,6 @@ fn parts(distribution: &Distribution, values: &[ParamValue], best: Option<&Param
         holds_best: best.and_then(at) == Some(part),
     };
     (0..PARTS).map(one).collect()
-}
-
-/// A bound for people: two digits.
-fn rounded(value: &ParamValue) -> ParamValue {
-    match value {
-        ParamValue::Float(value) => ParamValue::Float(format!("{value:.1e}").parse().unwrap_or(*value)),
-        other => other.clone(),
-    }
 }
 
 /// Whether a parameter can change the loss.
@@ -174,15 +238,12 @@ fn edge(parameter: &Parameter, value: &ParamValue, trial: &Trial) -> Option<Edge
     })
 }
 
-fn is_same(a: &ParamValue, b: &ParamValue) -> bool {
-    a == b || a.as_f64().is_some_and(|a| Some(a) == b.as_f64())
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::testing::{Case, number, study};
     use super::*;
     use peft_tune_core::space::Bounds;
+    use peft_tune_search::UntoldCost;
 
     #[test]
     fn what_hardly_ran_and_a_best_at_the_edge_are_told() {
@@ -218,7 +279,7 @@ mod tests {
             trainings: 6,
         }];
         let widened = case.with(|input| super::coverage(&input));
-        assert!(widened[0].widened.is_empty());
+        assert!(widened[0].widened.is_empty() && widened[0].compared.is_empty());
         assert_eq!(widened[1].widened, case.widened);
         let rate = &coverage[1];
         assert_eq!(
@@ -226,5 +287,45 @@ mod tests {
             [3, 0, 1, 0, 1]
         );
         assert!(!rate.edge.as_ref().unwrap().highest, "{rate:?}");
+    }
+
+    #[test]
+    fn a_value_whose_cost_is_not_predicted_is_told_beside_another() {
+        let mut case = study(&[(4, 0.1), (8, 0.1), (8, 0.3)], |rank, _| [100.0 / number(rank), 2.0]);
+        case.problem.space.parameters[0].affects = Some(vec!["throughput".to_owned()]);
+        let of = |value: i64, outcome| UntoldCost {
+            parameter: "rank".to_owned(),
+            value: value.into(),
+            outcome,
+        };
+        let tried = |trial, beside| UntoldOutcome::Tried {
+            trial: TrialNumber(trial),
+            beside: TrialNumber(beside),
+        };
+        case.untold = vec![
+            of(4, tried(0, 1)),
+            of(8, tried(1, 0)),
+            of(
+                16,
+                UntoldOutcome::ClearlyWorse {
+                    metric: "throughput".to_owned(),
+                    change: -0.75,
+                    beside: TrialNumber(0),
+                },
+            ),
+        ];
+        let found = case.with(|input| coverage(&input)).remove(0).compared;
+        let change = |change: f64| MetricChange {
+            metric: "throughput".to_owned(),
+            change,
+        };
+        let compared = |value: i64, trials, by: f64| ComparedValue {
+            value: value.into(),
+            beside: 4i64.into(),
+            trials,
+            changes: vec![change(by)],
+        };
+        let measured = compared(8, Some([TrialNumber(1), TrialNumber(0)]), -0.5);
+        assert_eq!(found, [measured, compared(16, None, -0.75)]);
     }
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::store::Variants;
 use peft_tune_core::objective::OF_LEARNING;
 use peft_tune_core::space::Widening;
-use peft_tune_core::study::{Confirmed, Metrics, Trial, TrialNumber, interval_of};
-use peft_tune_search::{Insight, NEAR_BEST_LOSS, Problem, Proposal};
+use peft_tune_core::study::{Confirmations, Confirmed, Metrics, Trial, TrialNumber, interval_of};
+use peft_tune_search::{Insight, NEAR_BEST_LOSS, Problem, Proposal, UntoldCost};
 
 /// How far the loss of a setting that was trained once is taken to stray, as a share of it: what the default recommendation
 /// calls nearly the best. Without repeats nothing measured says it: a surrogate of a few dozen trainings fits them as they are.
@@ -19,9 +20,9 @@ pub struct AnswersInput<'a> {
     /// Trials as they count, in order of number.
     pub trials: &'a [Trial],
     /// Trials that took their loss over, each with the training that measured it.
-    pub variants: &'a BTreeMap<TrialNumber, TrialNumber>,
+    pub variants: &'a Variants,
     /// What repeats say.
-    pub confirmed: &'a BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>,
+    pub confirmed: &'a Confirmations,
     pub recommended: Option<TrialNumber>,
     /// Wall-clock seconds of finished trials.
     pub wall_s: &'a BTreeMap<TrialNumber, f64>,
@@ -31,6 +32,8 @@ pub struct AnswersInput<'a> {
     pub next: &'a [Proposal],
     /// Ranges that searches widened by themselves.
     pub widened: &'a [Widening],
+    /// Values whose costs predictions do not tell.
+    pub untold: &'a [UntoldCost],
 }
 
 impl<'a> AnswersInput<'a> {

@@ -11,11 +11,12 @@ mod neighbours;
 #[cfg(test)]
 mod testing;
 mod text;
+mod values;
 mod worth;
 
 pub use all::Answers;
 pub use certainty::{LossCertainty, NoiseSource, Rival};
-pub use coverage::{Coverage, CoverageCell, Edge};
+pub use coverage::{ComparedValue, Coverage, CoverageCell, Edge, MetricChange};
 pub use input::AnswersInput;
 pub use more_time::{ExpectedGain, MoreTime, RecentGain};
 pub use neighbours::{Comparison, Neighbour, NeighbourBasis, NeighbourMetric};

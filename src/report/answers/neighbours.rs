@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use super::input::AnswersInput;
+use super::values::is_same;
 use peft_tune_core::objective::Objective;
 use peft_tune_core::space::{Parameter, SearchSpace};
 use peft_tune_core::study::{ParamValue, Params, Trial, TrialNumber, TrialState};
@@ -78,7 +79,7 @@ pub(super) fn neighbours(input: &AnswersInput<'_>) -> Vec<Neighbour> {
         };
         let mut found: Vec<Neighbour> = measured(input, recommended, &parameter.name, from);
         for value in beside(parameter, from) {
-            if found.iter().any(|one| same_value(&one.value, &value)) || is_bracketed(parameter, &found, from, &value) {
+            if found.iter().any(|one| is_same(&one.value, &value)) || is_bracketed(parameter, &found, from, &value) {
                 continue;
             }
             found.extend(
@@ -98,7 +99,7 @@ fn measured(input: &AnswersInput<'_>, recommended: &Trial, name: &str, from: &Pa
         let value = trial.params.get(name);
         let mut others = trial.params.clone();
         others.insert(name.to_owned(), from.clone());
-        value.is_some_and(|value| !same_value(value, from)) && others == recommended.params && trial.state.is_finished()
+        value.is_some_and(|value| !is_same(value, from)) && others == recommended.params && trial.state.is_finished()
     };
     let mut all: Vec<(&Trial, &ParamValue)> = input
         .trials
@@ -149,7 +150,12 @@ fn measured_metrics(input: &AnswersInput<'_>, recommended: &Trial, trial: &Trial
         } else {
             value - half
         };
-        compared(input, recommended, objective, (low, value, value + half))
+        let interval = Interval {
+            low,
+            value,
+            high: value + half,
+        };
+        compared(input, recommended, objective, interval)
     };
     input.problem.objectives.iter().filter_map(one).collect()
 }
@@ -166,7 +172,12 @@ fn predicted(
     let predicted = input.insight.predict(params);
     let one = |objective: &Objective| {
         let found = predicted.iter().find(|one| one.metric == objective.metric)?;
-        compared(input, recommended, objective, (found.low, found.median, found.high))
+        let interval = Interval {
+            low: found.low,
+            value: found.median,
+            high: found.high,
+        };
+        compared(input, recommended, objective, interval)
     };
     let metrics: Vec<NeighbourMetric> = input.problem.objectives.iter().filter_map(one).collect();
     (!metrics.is_empty()).then(|| Neighbour {
@@ -178,12 +189,19 @@ fn predicted(
     })
 }
 
-/// A value with its interval beside the recommended trial's.
+/// A value with the ends of its interval.
+struct Interval {
+    low: f64,
+    value: f64,
+    high: f64,
+}
+
+/// A value beside the recommended trial's.
 fn compared(
     input: &AnswersInput<'_>,
     recommended: &Trial,
     objective: &Objective,
-    (low, value, high): (f64, f64, f64),
+    Interval { low, value, high }: Interval,
 ) -> Option<NeighbourMetric> {
     let own = recommended.state.metrics()?.value(&objective.metric)?;
     let half = (high - low).abs() / 2.0;
@@ -213,10 +231,7 @@ fn beside(parameter: &Parameter, from: &ParamValue) -> Vec<ParamValue> {
     let count = distribution.cardinality().filter(|count| *count <= MOST_LEVELS);
     if !distribution.is_ordered() {
         let all = (0..count.unwrap_or(0)).filter_map(|index| distribution.nth(index));
-        return all
-            .filter(|value| !same_value(value, from))
-            .take(MOST_CHOICES)
-            .collect();
+        return all.filter(|value| !is_same(value, from)).take(MOST_CHOICES).collect();
     }
     if let Some(count) = count {
         let mut values: Vec<ParamValue> = (0..count).filter_map(|index| distribution.nth(index)).collect();
@@ -233,7 +248,7 @@ fn beside(parameter: &Parameter, from: &ParamValue) -> Vec<ParamValue> {
         .filter(|unit| (0.0..=1.0).contains(unit));
     steps
         .map(|unit| distribution.value_at(unit))
-        .filter(|value| !same_value(value, from))
+        .filter(|value| !is_same(value, from))
         .collect()
 }
 
@@ -263,11 +278,6 @@ fn changed(space: &SearchSpace, recommended: &Trial, name: &str, value: &ParamVa
         params.insert(parameter.name.clone(), value);
     }
     params.get(name).is_some().then_some(params)
-}
-
-/// Equal, where a number's type does not matter.
-fn same_value(a: &ParamValue, b: &ParamValue) -> bool {
-    a == b || a.as_f64().is_some_and(|a| Some(a) == b.as_f64())
 }
 
 /// Place of a value among others; those without order keep theirs.

@@ -3,21 +3,23 @@
 use std::collections::BTreeMap;
 
 use super::AnswersInput;
+use crate::store::Variants;
 use peft_tune_core::objective::{LOSS, Objective, THROUGHPUT};
 use peft_tune_core::space::{Distribution, Parameter, Scale, SearchSpace, Widening};
 use peft_tune_core::study::{ParamValue, Trial, TrialNumber, TrialState};
-use peft_tune_search::{Insight, Problem, Proposal};
+use peft_tune_search::{Insight, Problem, Proposal, UntoldCost};
 
 /// A study of rank (4, 8, 16) and rate (0.1 to 0.6), of throughput and loss.
 pub(super) struct Case {
     pub(super) problem: Problem,
     pub(super) trials: Vec<Trial>,
-    pub(super) variants: BTreeMap<TrialNumber, TrialNumber>,
+    pub(super) variants: Variants,
     pub(super) recommended: TrialNumber,
     /// Seconds of every trial.
     pub(super) each_s: f64,
     pub(super) next: Vec<Proposal>,
     pub(super) widened: Vec<Widening>,
+    pub(super) untold: Vec<UntoldCost>,
 }
 
 /// A study whose trials have these params and measured what `values` says: throughput and loss. The last but one of the
@@ -67,11 +69,12 @@ pub(super) fn study(params: &[(i64, f64)], values: impl Fn(&ParamValue, &ParamVa
             constraints: Vec::new(),
         },
         trials: (0..).zip(params).map(trial).collect(),
-        variants: BTreeMap::new(),
+        variants: Variants::new(),
         recommended: TrialNumber(0),
         each_s: 10.0,
         next: Vec::new(),
         widened: Vec::new(),
+        untold: Vec::new(),
     }
 }
 
@@ -89,6 +92,7 @@ impl Case {
             insight: &Insight::new(&self.problem, &self.trials, None),
             next: &self.next,
             widened: &self.widened,
+            untold: &self.untold,
         })
     }
 }

@@ -4,13 +4,13 @@ use serde::Serialize;
 
 use super::all::Answers;
 use super::certainty::{LossCertainty, NoiseSource};
-use super::coverage::{Coverage, FEW};
+use super::coverage::{ComparedValue, Coverage, FEW};
 use super::more_time::MoreTime;
 use super::neighbours::{Comparison, Neighbour, NeighbourBasis, NeighbourMetric};
+use super::values::rounded;
 use crate::report::change as share_text;
 use crate::report::{duration, metric_heading, metric_value, param_value};
 use peft_tune_core::objective::LOSS;
-use peft_tune_core::study::ParamValue;
 use peft_tune_search::{Effect, Trend};
 
 /// Parameters that a line names.
@@ -178,13 +178,6 @@ fn spread(effect: &Effect) -> f64 {
     change(effect).abs()
 }
 
-fn rounded(value: &ParamValue) -> ParamValue {
-    match value {
-        ParamValue::Float(value) => ParamValue::Float(format!("{value:.1e}").parse().unwrap_or(*value)),
-        other => other.clone(),
-    }
-}
-
 /// `loss is best at 0.003 (1.92) and worst at 1e-5 (2.40), best between the ends`.
 pub fn effect_sentence(effect: &Effect) -> String {
     let metric = effect.metric.replace('_', " ");
@@ -245,7 +238,27 @@ fn coverage_lines(coverage: &[Coverage]) -> Vec<String> {
         lines.push("every value, and every fifth of a range, had at least two trainings".to_owned());
     }
     lines.extend(coverage.iter().filter_map(widened_line));
+    for one in coverage {
+        lines.extend(one.compared.iter().map(|value| compared_line(&one.parameter, value)));
+    }
     lines
+}
+
+/// `attn_implementation: predictions do not tell what eager costs; beside sdpa it measured throughput +3.1%, peak memory +12.0%
+/// (trials 4 and 1)`.
+fn compared_line(parameter: &str, one: &ComparedValue) -> String {
+    let (value, beside) = (param_value(&one.value), param_value(&one.beside));
+    let changes = one.changes.iter();
+    let changes: Vec<String> = changes
+        .map(|one| format!("{} {}", one.metric.replace('_', " "), share_text(one.change)))
+        .collect();
+    let changes = changes.join(", ");
+    match one.trials {
+        Some([own, other]) => format!(
+            "{parameter}: predictions do not tell what {value} costs; beside {beside} it measured {changes} (trials {own} and {other})"
+        ),
+        None => format!("{parameter}: {value} was not measured beside {beside}: predicted is {changes}"),
+    }
 }
 
 /// `learning_rate: the search widened its range to 1e-4..0.008, from 1e-4..0.002`

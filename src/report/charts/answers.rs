@@ -37,11 +37,23 @@ pub fn answer_picture(name: &str, study: &str, answers: &Answers, growth: Option
     }
 }
 
-/// Left and right of panel `index` of `count`.
-fn panel(index: usize, count: usize) -> (f64, f64) {
-    let width = (WIDTH - LEFT - 14.0) / count as f64;
-    let left = LEFT + width * index as f64;
-    (left + 8.0, left + width - 8.0)
+/// Ends of a panel.
+#[derive(Clone, Copy)]
+struct Panel {
+    left: f64,
+    right: f64,
+}
+
+impl Panel {
+    /// Panel `index` of `count`.
+    fn new(index: usize, count: usize) -> Self {
+        let width = (WIDTH - LEFT - 14.0) / count as f64;
+        let left = LEFT + width * index as f64;
+        Self {
+            left: left + 8.0,
+            right: left + width - 8.0,
+        }
+    }
 }
 
 /// The change of every neighbour against the recommended setting, a panel an objective.
@@ -80,12 +92,13 @@ fn neighbours(study: &str, neighbours: &[Neighbour]) -> Option<String> {
         svg.text(LEFT - 6.0, y + 4.0, Anchor::End, Weight::Plain, &short(&name, NAME));
     }
     for (index, metric) in metrics.iter().enumerate() {
-        neighbour_panel(&mut svg, &rows, metric, panel(index, metrics.len()));
+        neighbour_panel(&mut svg, &rows, metric, Panel::new(index, metrics.len()));
     }
     Some(svg.finish())
 }
 
-fn neighbour_panel(svg: &mut Svg, rows: &[&Neighbour], metric: &str, (left, right): (f64, f64)) {
+/// The changes of one objective.
+fn neighbour_panel(svg: &mut Svg, rows: &[&Neighbour], metric: &str, Panel { left, right }: Panel) {
     let of = |row: &Neighbour| row.metrics.iter().find(|one| one.metric == metric).cloned();
     let known: Vec<(usize, NeighbourMetric)> = rows
         .iter()
@@ -163,7 +176,6 @@ fn worth(study: &str, effects: &[Effect]) -> Option<String> {
         svg.text(LEFT - 6.0, y + 4.0, Anchor::End, Weight::Plain, &short(parameter, NAME));
     }
     for (index, metric) in metrics.iter().enumerate() {
-        let (left, right) = panel(index, metrics.len());
         let of = |parameter: &&str| {
             effects
                 .iter()
@@ -174,12 +186,14 @@ fn worth(study: &str, effects: &[Effect]) -> Option<String> {
             .enumerate()
             .filter_map(|(row, parameter)| Some((row, of(parameter)?)))
             .collect();
-        worth_panel(&mut svg, &rows, metric, (left, right, parameters.len()));
+        let panel = Panel::new(index, metrics.len());
+        worth_panel(&mut svg, &rows, metric, panel, parameters.len());
     }
     Some(svg.finish())
 }
 
-fn worth_panel(svg: &mut Svg, rows: &[(usize, &Effect)], metric: &str, (left, right, count): (f64, f64, usize)) {
+/// The effects on one objective, each in the row of its parameter; the picture has `count` rows.
+fn worth_panel(svg: &mut Svg, rows: &[(usize, &Effect)], metric: &str, Panel { left, right }: Panel, count: usize) {
     let share = |one: &Effect| {
         let share = 100.0 * (one.worst_value - one.best_value) / one.best_value.abs();
         if share.is_finite() { share } else { 0.0 }
@@ -376,6 +390,7 @@ fn more_time(study: &str, one: &MoreTime, growth: &Growth) -> Option<String> {
     }
     Some(svg.finish())
 }
+
 /// A heading for a narrow column; the page says elsewhere what is predicted of a target.
 fn narrow_heading(metric: &str) -> String {
     metric_heading(metric).trim_end_matches(" (predicted)").to_owned()

@@ -11,10 +11,17 @@ const LINE: f64 = 26.0;
 /// Trials, or parameters, of one chart.
 const MOST: usize = 16;
 
-/// A bar in parts.
+/// A trial's bar in parts.
 struct Row {
     trial: u64,
     parts: Vec<(String, f64)>,
+}
+
+impl Row {
+    /// Length of the whole bar.
+    fn whole(&self) -> f64 {
+        self.parts.iter().map(|part| part.1).sum()
+    }
 }
 
 /// Seconds of a step by part, for the trials of the front.
@@ -61,38 +68,21 @@ fn step_text(seconds: f64) -> String {
     }
 }
 
+/// Bars in parts, one a trial; `text` writes what a bar is in all.
 fn stacked(view: &StudyView, name: &str, title: &str, rows: Vec<Row>, text: impl Fn(f64) -> String) -> Option<Chart> {
-    let front = |row: &&Row| view.trials.iter().any(|trial| trial.number == row.trial && trial.front);
-    let mut shown: Vec<&Row> = rows.iter().filter(front).collect();
-    if shown.is_empty() {
-        shown = rows.iter().collect();
-    }
     let best = view.recommendation.as_ref().map(|one| one.trial);
-    shown.sort_by_key(|row| Some(row.trial) != best);
-    shown.truncate(MOST);
-    let whole = |row: &Row| row.parts.iter().map(|part| part.1).sum::<f64>();
-    let longest = shown.iter().map(|row| whole(row)).fold(0.0, f64::max);
+    let shown = shown(view, &rows, best);
+    let longest = shown.iter().map(|row| row.whole()).fold(0.0, f64::max);
     if longest <= 0.0 {
         return None;
     }
-    let mut names: Vec<&str> = Vec::new();
-    for (part, _) in shown.iter().flat_map(|row| &row.parts) {
-        if !names.contains(&part.as_str()) {
-            names.push(part);
-        }
-    }
+    let names = part_names(&shown);
     let colour = |part: &str| {
-        PARTS[names
-            .iter()
-            .position(|name| *name == part)
-            .unwrap_or(0)
-            .min(PARTS.len() - 1)]
+        let place = names.iter().position(|name| *name == part).unwrap_or(0);
+        PARTS[place.min(PARTS.len() - 1)]
     };
-    let mut svg = Svg::new(
-        WIDTH,
-        74.0 + LINE * shown.len() as f64,
-        &format!("{}: {title}", view.study.name),
-    );
+    let height = 74.0 + LINE * shown.len() as f64;
+    let mut svg = Svg::new(WIDTH, height, &format!("{}: {title}", view.study.name));
     svg.text(14.0, 24.0, Anchor::Start, Weight::Strong, title);
     let mut place = 14.0;
     for part in &names {
@@ -104,25 +94,43 @@ fn stacked(view: &StudyView, name: &str, title: &str, rows: Vec<Row>, text: impl
     for (index, row) in shown.iter().enumerate() {
         let y = 62.0 + LINE * index as f64;
         let star = if Some(row.trial) == best { "★ " } else { "" };
-        svg.text(
-            left - 9.0,
-            y + 13.0,
-            Anchor::End,
-            Weight::Plain,
-            &format!("{star}trial {}", row.trial),
-        );
+        let trial = format!("{star}trial {}", row.trial);
+        svg.text(left - 9.0, y + 13.0, Anchor::End, Weight::Plain, &trial);
         let mut from = left;
         for (part, value) in &row.parts {
             let width = value / longest * (WIDTH - left - 96.0);
             svg.rect(from, y, width - 0.8, 18.0, colour(part));
             from += width;
         }
-        svg.text(from + 6.0, y + 13.0, Anchor::Start, Weight::Quiet, &text(whole(row)));
+        svg.text(from + 6.0, y + 13.0, Anchor::Start, Weight::Quiet, &text(row.whole()));
     }
     Some(Chart {
         name: name.to_owned(),
         svg: svg.finish(),
     })
+}
+
+/// The bars of the front, or all where none is of it; the recommended trial's first.
+fn shown<'a>(view: &StudyView, rows: &'a [Row], best: Option<u64>) -> Vec<&'a Row> {
+    let is_of_front = |row: &&Row| view.trials.iter().any(|trial| trial.number == row.trial && trial.front);
+    let mut shown: Vec<&Row> = rows.iter().filter(is_of_front).collect();
+    if shown.is_empty() {
+        shown = rows.iter().collect();
+    }
+    shown.sort_by_key(|row| Some(row.trial) != best);
+    shown.truncate(MOST);
+    shown
+}
+
+/// Names of the parts, in the order in which they first come.
+fn part_names<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
+    let mut names: Vec<&str> = Vec::new();
+    for (part, _) in rows.iter().flat_map(|row| &row.parts) {
+        if !names.contains(&part.as_str()) {
+            names.push(part);
+        }
+    }
+    names
 }
 
 fn importance_chart(view: &StudyView, importance: &ImportanceView) -> Chart {

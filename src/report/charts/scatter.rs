@@ -7,6 +7,12 @@ use crate::report::html::{ObjectiveView, StudyView, TrialView};
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 440.0;
+const AREA: Area = Area {
+    left: 78.0,
+    right: WIDTH - 18.0,
+    top: 64.0,
+    bottom: HEIGHT - 52.0,
+};
 /// Objectives whose pairs are drawn.
 const MOST_OBJECTIVES: usize = 4;
 
@@ -45,17 +51,19 @@ pub(super) fn pairs(view: &StudyView) -> Vec<Chart> {
     pairs.filter_map(|(x, y)| pair(view, x, y)).collect()
 }
 
+/// A trial in two objectives.
+struct Point {
+    mark: Mark,
+    x: f64,
+    y: f64,
+}
+
+/// The chart of the objectives `xi` and `yi`; `None` where no trial ended with both.
 fn pair(view: &StudyView, xi: usize, yi: usize) -> Option<Chart> {
     let (x_objective, y_objective) = (&view.objectives[xi], &view.objectives[yi]);
-    let mut points: Vec<(Mark, f64, f64)> = view
-        .trials
-        .iter()
-        .filter(|trial| ["complete", "pruned"].contains(&trial.state))
-        .filter_map(|trial| Some((mark(view, trial), trial.metrics[xi]?, trial.metrics[yi]?)))
-        .collect();
-    points.sort_by_key(|(mark, _, _)| *mark);
+    let points = points(view, xi, yi);
     // What was stopped early may stand anywhere: it does not decide the axes.
-    let ended: Vec<&(Mark, f64, f64)> = points.iter().filter(|(mark, _, _)| *mark != Mark::Stopped).collect();
+    let ended: Vec<&Point> = points.iter().filter(|point| point.mark != Mark::Stopped).collect();
     if ended.is_empty() {
         return None;
     }
@@ -64,47 +72,25 @@ fn pair(view: &StudyView, xi: usize, yi: usize) -> Option<Chart> {
         view.study.name, y_objective.label, x_objective.label
     );
     let mut svg = Svg::new(WIDTH, HEIGHT, &title);
-    let area = Area {
-        left: 78.0,
-        right: WIDTH - 18.0,
-        top: 64.0,
-        bottom: HEIGHT - 52.0,
-    };
     let options = |metric| ScaleOptions {
         metric,
         pad: 0.05,
         ..Default::default()
     };
-    let x = Scale::new(
-        ended.iter().map(|point| point.1),
-        area.left,
-        area.right,
-        options(&x_objective.metric),
-    );
-    let y = Scale::new(
-        ended.iter().map(|point| point.2),
-        area.bottom,
-        area.top,
-        options(&y_objective.metric),
-    );
+    let (across, up) = (ended.iter().map(|point| point.x), ended.iter().map(|point| point.y));
+    let x = Scale::new(across, AREA.left, AREA.right, options(&x_objective.metric));
+    let y = Scale::new(up, AREA.bottom, AREA.top, options(&y_objective.metric));
     let has_stopped = points.len() > ended.len();
     legend(&mut svg, view, has_stopped);
     let better = |one: &ObjectiveView, up: &str, down: &str| {
         format!("{} {} better", one.label, if one.maximize { up } else { down })
     };
-    frame(
-        &mut svg,
-        area,
-        &x,
-        &y,
-        (&better(x_objective, "→", "←"), &better(y_objective, "↑", "↓")),
-    );
-    for (mark, px, py) in points {
-        let (px, py) = (
-            x.place(px).clamp(area.left, area.right),
-            y.place(py).clamp(area.top, area.bottom),
-        );
-        draw_mark(&mut svg, mark, px, py);
+    let (x_name, y_name) = (better(x_objective, "→", "←"), better(y_objective, "↑", "↓"));
+    frame(&mut svg, AREA, &x, &y, (&x_name, &y_name));
+    for point in &points {
+        let across = x.place(point.x).clamp(AREA.left, AREA.right);
+        let down = y.place(point.y).clamp(AREA.top, AREA.bottom);
+        draw_mark(&mut svg, point.mark, across, down);
     }
     Some(Chart {
         name: format!(
@@ -114,6 +100,22 @@ fn pair(view: &StudyView, xi: usize, yi: usize) -> Option<Chart> {
         ),
         svg: svg.finish(),
     })
+}
+
+/// The trials that have both objectives, in the order in which they are drawn: the best last.
+fn points(view: &StudyView, xi: usize, yi: usize) -> Vec<Point> {
+    let point = |trial: &TrialView| {
+        Some(Point {
+            mark: mark(view, trial),
+            x: trial.metrics[xi]?,
+            y: trial.metrics[yi]?,
+        })
+    };
+    let ran = view.trials.iter();
+    let ran = ran.filter(|trial| ["complete", "pruned"].contains(&trial.state));
+    let mut points: Vec<Point> = ran.filter_map(point).collect();
+    points.sort_by_key(|point| point.mark);
+    points
 }
 
 fn draw_mark(svg: &mut Svg, mark: Mark, x: f64, y: f64) {

@@ -1,5 +1,6 @@
 //! The words of `peft-tune explain`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::contents::Explanation;
@@ -9,8 +10,9 @@ use crate::report::{
     Align, Counts, TextTable, confirmation_text, duration, metric_heading, metric_value, param_value, printable,
     target_text,
 };
+use peft_tune_core::objective::Objective;
 use peft_tune_core::study::{ParamValue, Trial};
-use peft_tune_search::{Effect, EffectPoint, Importance};
+use peft_tune_search::{Effect, EffectPoint, Importance, Proposal};
 
 /// Shares below this are not named.
 const LEAST_NAMED: f64 = 0.01;
@@ -246,57 +248,44 @@ fn next(one: &Explanation, width: Option<usize>) -> String {
             vec!["  nothing: every setting was tried, or there is no model of them".to_owned()],
         );
     }
-    let names: Vec<&String> = {
-        let mut names: Vec<&String> = one.next.iter().flat_map(|proposal| proposal.params.keys()).collect();
-        names.sort_unstable();
-        names.dedup();
-        names
-    };
-    let mut columns: Vec<(String, Align)> = one
-        .study
-        .objectives
-        .iter()
-        .map(|objective| (format!("predicted {}", metric_heading(&objective.metric)), Align::Right))
-        .collect();
-    columns.push(("gain".to_owned(), Align::Right));
-    columns.extend(names.iter().map(|name| ((*name).clone(), Align::Left)));
-    let mut table = TextTable::new(columns);
-    let now = one.volumes.last().copied().filter(|now| *now > 0.0);
-    for proposal in &one.next {
-        let mut cells: Vec<String> = one
-            .study
-            .objectives
-            .iter()
-            .map(|objective| {
-                let predicted = proposal
-                    .predicted
-                    .iter()
-                    .find(|predicted| predicted.metric == objective.metric);
-                predicted.map_or_else(
-                    || "-".to_owned(),
-                    |one| {
-                        let value = |value: f64| metric_value(&objective.metric, value);
-                        format!("{} ({} to {})", value(one.median), value(one.low), value(one.high))
-                    },
-                )
-            })
-            .collect();
-        let gain = proposal
-            .expected_improvement
-            .zip(now)
-            .map(|(gain, now)| percent(gain / now));
-        cells.push(gain.unwrap_or_else(|| "-".to_owned()));
-        cells.extend(
-            names
-                .iter()
-                .map(|name| proposal.params.get(name).map_or_else(|| "-".to_owned(), param_value)),
-        );
-        table.push(cells);
-    }
     format!(
         "\nWhat to try next (predicted medians with 90% intervals, and the expected gain in hypervolume)\n\n{}\n",
-        table.to_text(width)
+        proposal_table(one).to_text(width)
     )
+}
+
+/// The proposals: what is predicted of each objective, the gain, then the params.
+fn proposal_table(one: &Explanation) -> TextTable {
+    let names: BTreeSet<&String> = one.next.iter().flat_map(|proposal| proposal.params.keys()).collect();
+    let objectives = &one.study.objectives;
+    let predicted = objectives.iter().map(|objective| {
+        let heading = format!("predicted {}", metric_heading(&objective.metric));
+        (heading, Align::Right)
+    });
+    let gain = [("gain".to_owned(), Align::Right)];
+    let params = names.iter().map(|name| ((*name).clone(), Align::Left));
+    let mut table = TextTable::new(predicted.chain(gain).chain(params));
+    let now = one.volumes.last().copied().filter(|now| *now > 0.0);
+    for proposal in &one.next {
+        let dash = || "-".to_owned();
+        let predicted = objectives.iter().map(|objective| predicted_text(proposal, objective));
+        let gain = proposal.expected_improvement.zip(now);
+        let gain = gain.map(|(gain, now)| percent(gain / now));
+        let params = names.iter().map(|name| proposal.params.get(name));
+        let params = params.map(|value| value.map_or_else(dash, param_value));
+        table.push(predicted.chain([gain.unwrap_or_else(dash)]).chain(params));
+    }
+    table
+}
+
+/// What is predicted of one objective, with its interval; a dash where nothing is.
+fn predicted_text(proposal: &Proposal, objective: &Objective) -> String {
+    let mut all = proposal.predicted.iter();
+    let Some(one) = all.find(|predicted| predicted.metric == objective.metric) else {
+        return "-".to_owned();
+    };
+    let value = |value: f64| metric_value(&objective.metric, value);
+    format!("{} ({} to {})", value(one.median), value(one.low), value(one.high))
 }
 
 fn percent(share: f64) -> String {

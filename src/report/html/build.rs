@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::costs::{memory, phases};
 use super::growth::growth;
-use super::input::{PageInput, TrialCurves};
+use super::input::{MeasuredCurve, PageInput, TrialCurves};
 use super::outcome::outcome;
 use super::rounded::{rounded, rounded_to, shown};
 use super::thin::thinned;
@@ -15,6 +15,7 @@ use super::view::{
 use crate::report::answers::{Answer, answers_text};
 use crate::report::charts::answer_picture;
 use crate::report::{Counts, loss_rows_text, metric_heading, metric_value, target_note};
+use crate::store::InheritedValue;
 use peft_tune_core::objective::{Bound, Constraint, Direction};
 use peft_tune_core::study::{Metrics, ParamValue, Trial, TrialNumber, TrialState};
 
@@ -28,8 +29,14 @@ impl StudyView {
     pub fn new(input: &PageInput) -> Self {
         let names: BTreeSet<&String> = input.trials.iter().flat_map(|trial| trial.params.keys()).collect();
         let metrics = metric_names(input);
-        let counts = Counts::of(&input.trials).with_variants(&input.trials, &variants(input));
-        let growth = growth(&input.objectives, &input.constraints, &input.trials, &input.timings);
+        let counts =
+            Counts::of(&input.trials).with_variants(&input.trials, &InheritedValue::variants(&input.inherited));
+        let growth = growth(
+            &input.objectives,
+            &input.constraints,
+            &input.trials,
+            &input.trial_wall_s,
+        );
         Self {
             study: head(input),
             objectives: input
@@ -128,17 +135,13 @@ fn axis(name: &str, trials: &[Trial]) -> AxisView {
 
 fn trials(input: &PageInput, names: &BTreeSet<&String>, metrics: &[String]) -> Vec<TrialView> {
     let front: BTreeSet<TrialNumber> = input.front.iter().copied().collect();
-    let wall: HashMap<u64, f64> = input
-        .timings
-        .iter()
-        .map(|timing| (timing.number, timing.wall_s))
-        .collect();
     let mut inherited: HashMap<u64, Vec<(String, u64)>> = HashMap::new();
-    for (trial, part, source) in &input.inherited {
-        inherited.entry(trial.0).or_default().push((part.clone(), source.0));
+    for value in &input.inherited {
+        let of_trial = inherited.entry(value.trial.0).or_default();
+        of_trial.push((value.part.clone(), value.source.0));
     }
     let none = Metrics::default();
-    let variants = variants(input);
+    let variants = InheritedValue::variants(&input.inherited);
     let view = |trial: &Trial| {
         let measured = trial.state.metrics().unwrap_or(&none);
         let holds = |one: &Constraint| measured.value(&one.metric).is_some_and(|value| one.holds(value));
@@ -159,7 +162,7 @@ fn trials(input: &PageInput, names: &BTreeSet<&String>, metrics: &[String]) -> V
             intervals: intervals(input, trial.number, metrics),
             front: front.contains(&trial.number),
             feasible: matches!(trial.state, TrialState::Complete { .. }) && input.constraints.iter().all(holds),
-            wall_s: wall.get(&trial.number.0).copied().map_or(0.0, rounded),
+            wall_s: input.trial_wall_s.get(&trial.number).copied().map_or(0.0, rounded),
             inherited: inherited.remove(&trial.number.0).unwrap_or_default(),
         }
     };
@@ -180,12 +183,6 @@ fn intervals(input: &PageInput, number: TrialNumber, metrics: &[String]) -> Vec<
     metrics.iter().enumerate().filter_map(interval).collect()
 }
 
-/// Trials that took their loss over, each with the training that measured it.
-fn variants(input: &PageInput) -> BTreeMap<TrialNumber, TrialNumber> {
-    let of_loss = input.inherited.iter().filter(|(_, part, _)| part == "loss");
-    of_loss.map(|(number, _, source)| (*number, *source)).collect()
-}
-
 fn curves(trial_curves: &[TrialCurves]) -> Vec<CurveView> {
     let whole: Vec<_> = trial_curves
         .iter()
@@ -193,7 +190,7 @@ fn curves(trial_curves: &[TrialCurves]) -> Vec<CurveView> {
         .filter(|(_, curve)| !curve.points.is_empty())
         .collect();
     let most = (CURVE_POINTS / whole.len().max(1)).clamp(*POINTS_A_CURVE.start(), *POINTS_A_CURVE.end());
-    let thin = |(trial, curve): &(u64, &super::input::Measured)| CurveView {
+    let thin = |(trial, curve): &(u64, &MeasuredCurve)| CurveView {
         trial: *trial,
         name: curve.name.clone(),
         over: curve.over,
@@ -265,7 +262,7 @@ fn recommendation(input: &PageInput) -> Option<RecommendationView> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::html::{Measured, MemoryParts, PhaseTimes, Prediction, Timing};
+    use crate::report::html::{MemoryParts, PhaseTimes, Prediction};
     use peft_tune_core::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
     use peft_tune_core::study::{FailReason, Params, Phase};
 
@@ -313,15 +310,11 @@ mod tests {
                 ),
                 trial(2, 8, pruned),
             ],
-            timings: vec![Timing {
-                number: 0,
-                ended_at: "2026".into(),
-                wall_s: 3.0,
-            }],
+            trial_wall_s: [(TrialNumber(0), 3.0)].into(),
             front: vec![TrialNumber(0)],
             trial_curves: vec![TrialCurves {
                 number: 2,
-                curves: vec![Measured {
+                curves: vec![MeasuredCurve {
                     name: "training loss".into(),
                     over: "tokens",
                     points: vec![(1.0, 3.0), (2.0, f64::NAN), (3.0, 2.0)],

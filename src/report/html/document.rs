@@ -22,7 +22,7 @@ pub enum DocumentError {
     Template(#[from] minijinja::Error),
 }
 
-/// Which page.
+/// Form of a study's page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Page {
     /// One file with everything in it.
@@ -33,7 +33,7 @@ pub enum Page {
 
 /// What the template itself shows of a study; the scripts have the rest.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct ShownStudy<'a> {
     study: &'a StudyHead,
     counts_text: &'a str,
     constraints: &'a [String],
@@ -96,7 +96,7 @@ fn render(view: &StudyView, page: Page, studies: &[String]) -> Result<String, Do
         csp_hash(&script),
         csp_hash(STYLE.text)
     );
-    let shown = Shown {
+    let shown = ShownStudy {
         study: &view.study,
         counts_text: &view.counts_text,
         constraints: &view.constraints,
@@ -161,7 +161,11 @@ fn front_rows(view: &StudyView) -> Vec<FrontRow> {
             .iter()
             .zip(&trial.metrics)
             .take(count)
-            .map(|(name, value)| value.map_or_else(dash, |value| metric_value(name, value) + &here(view, trial, name)))
+            .map(|(name, value)| {
+                value.map_or_else(dash, |value| {
+                    metric_value(name, value) + &measured_here(view, trial, name)
+                })
+            })
             .collect(),
         params: trial
             .params
@@ -173,7 +177,7 @@ fn front_rows(view: &StudyView) -> Vec<FrontRow> {
 }
 
 /// What was measured here of an objective that is predicted of another stack.
-fn here(view: &StudyView, trial: &TrialView, metric: &str) -> String {
+fn measured_here(view: &StudyView, trial: &TrialView, metric: &str) -> String {
     let measured = measured_of(metric).and_then(|own| {
         let index = view.metrics.iter().position(|name| name == own)?;
         Some(metric_value(own, trial.metrics[index]?))

@@ -1,12 +1,11 @@
 //! How the front grew: the hypervolume after each trial.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
-use super::input::Timing;
 use super::view::{Growth, GrowthPoint};
 use peft_tune_core::objective::{Constraint, Objective};
 use peft_tune_core::space::SearchSpace;
-use peft_tune_core::study::Trial;
+use peft_tune_core::study::{Trial, TrialNumber};
 use peft_tune_search::{Problem, evaluated, hypervolume_history, reference_point};
 
 /// Objectives above which the exact hypervolume of large fronts takes too long for a page.
@@ -18,7 +17,7 @@ pub(super) fn growth(
     objectives: &[Objective],
     constraints: &[Constraint],
     trials: &[Trial],
-    timings: &[Timing],
+    wall_s: &BTreeMap<TrialNumber, f64>,
 ) -> Option<Growth> {
     if objectives.is_empty() || objectives.len() > MOST_OBJECTIVES {
         return None;
@@ -33,7 +32,6 @@ pub(super) fn growth(
         .last()
         .copied()
         .filter(|whole| *whole > 0.0 && whole.is_finite())?;
-    let wall_s: HashMap<u64, f64> = timings.iter().map(|timing| (timing.number, timing.wall_s)).collect();
     let mut points: Vec<GrowthPoint> = Vec::new();
     let mut elapsed_s = 0.0;
     let mut finished = trials
@@ -42,7 +40,7 @@ pub(super) fn growth(
         .filter(|(trial, _)| trial.state.is_finished())
         .peekable();
     while let Some((trial, volume)) = finished.next() {
-        elapsed_s += wall_s.get(&trial.number.0).copied().unwrap_or(0.0);
+        elapsed_s += wall_s.get(&trial.number).copied().unwrap_or(0.0);
         let before = points.last().map_or(0.0, |point| point.volume);
         if volume > before || finished.peek().is_none() {
             points.push(GrowthPoint {
@@ -68,9 +66,9 @@ pub(super) fn growth(
 mod tests {
     use super::*;
     use peft_tune_core::objective::{LOSS, THROUGHPUT};
-    use peft_tune_core::study::{TrialNumber, TrialState};
+    use peft_tune_core::study::TrialState;
 
-    fn study(rows: &[(f64, f64)]) -> (Vec<Objective>, Vec<Trial>, Vec<Timing>) {
+    fn study(rows: &[(f64, f64)]) -> (Vec<Objective>, Vec<Trial>, BTreeMap<TrialNumber, f64>) {
         let mut objectives = vec![Objective::new(THROUGHPUT), Objective::new(LOSS)];
         objectives[0].reference = Some(0.0);
         objectives[1].reference = Some(4.0);
@@ -81,18 +79,14 @@ mod tests {
                 metrics: [(THROUGHPUT, *throughput), (LOSS, *loss)].into(),
             },
         });
-        let timings = (0..rows.len() as u64).map(|number| Timing {
-            number,
-            ended_at: format!("2026-01-01T00:00:{number:02}Z"),
-            wall_s: 2.0,
-        });
-        (objectives, trials.collect(), timings.collect())
+        let wall_s = (0..rows.len() as u64).map(|number| (TrialNumber(number), 2.0));
+        (objectives, trials.collect(), wall_s.collect())
     }
 
     #[test]
     fn the_share_grows_only_where_the_front_does() {
-        let (objectives, trials, timings) = study(&[(10.0, 3.0), (5.0, 3.5), (20.0, 2.0), (1.0, 3.0)]);
-        let growth = growth(&objectives, &[], &trials, &timings).unwrap();
+        let (objectives, trials, wall_s) = study(&[(10.0, 3.0), (5.0, 3.5), (20.0, 2.0), (1.0, 3.0)]);
+        let growth = growth(&objectives, &[], &trials, &wall_s).unwrap();
         let seen: Vec<_> = growth
             .points
             .iter()
@@ -108,6 +102,6 @@ mod tests {
     #[test]
     fn nothing_is_drawn_without_a_complete_trial() {
         let (objectives, _, _) = study(&[]);
-        assert_eq!(growth(&objectives, &[], &[], &[]), None);
+        assert_eq!(growth(&objectives, &[], &[], &BTreeMap::new()), None);
     }
 }

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use crate::report::answers::Answers;
 use crate::report::{Gain, Recommendation};
 use crate::space::Target;
+use crate::store::InheritedValue;
 use peft_tune_core::objective::{Constraint, Objective};
-use peft_tune_core::study::{Confirmed, Phase, Trial, TrialNumber};
+use peft_tune_core::study::{Confirmations, Phase, Trial, TrialNumber};
 
 /// Everything that a page may show. What is not known is left empty, and its part of the page does not appear.
 #[derive(Clone, Debug, Default)]
@@ -31,11 +32,12 @@ pub struct PageInput {
     pub constraints: Vec<Constraint>,
     /// Trials in order of number.
     pub trials: Vec<Trial>,
-    pub timings: Vec<Timing>,
+    /// Wall-clock seconds of each finished trial.
+    pub trial_wall_s: BTreeMap<TrialNumber, f64>,
     /// Numbers of the trials on the Pareto front.
     pub front: Vec<TrialNumber>,
-    /// What trials inherited: trial, part (`cost` or `loss`), source.
-    pub inherited: Vec<(TrialNumber, String, TrialNumber)>,
+    /// What trials took over from others.
+    pub inherited: Vec<InheritedValue>,
     pub trial_curves: Vec<TrialCurves>,
     /// Peak memory by part, where more is known than what the base model takes.
     pub memory: Vec<MemoryParts>,
@@ -47,7 +49,7 @@ pub struct PageInput {
     /// The trial that others are compared with.
     pub baseline: Option<TrialNumber>,
     /// What repeats say, by trial and metric.
-    pub confirmed: BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>,
+    pub confirmed: Confirmations,
     /// Complete recipe of the recommended trial, as YAML.
     pub recipe: Option<String>,
     /// What people ask of the search; `None` where nobody asked.
@@ -97,29 +99,19 @@ pub struct ImportanceShare {
     pub total: f64,
 }
 
-/// Times of a trial.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Timing {
-    pub number: u64,
-    /// UTC, ISO 8601; empty where it has not ended.
-    pub ended_at: String,
-    /// Wall-clock seconds.
-    pub wall_s: f64,
-}
-
 /// What happened inside a trial.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrialCurves {
     pub number: u64,
     /// Curves by what they show.
-    pub curves: Vec<Measured>,
+    pub curves: Vec<MeasuredCurve>,
     /// Seconds by phase.
     pub phases: Vec<PhaseTimes>,
 }
 
 /// A number that was measured again and again as training continued.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
+pub struct MeasuredCurve {
     /// `training loss`, `held-out loss`, or a metric that the trial reported.
     pub name: String,
     /// Horizontal axis: `tokens` or `steps`.

@@ -18,8 +18,8 @@ mod view;
 pub use assets::{Asset, ICON, LIVE_ASSETS, PAGE_SCRIPTS, STYLE, asset};
 pub use document::{DocumentError, Page, document, live_document};
 pub use input::{
-    Command, Confirmation, Finding, ImportanceShare, ImportanceView, Measured, MemoryParts, PageInput, PhaseTimes,
-    Prediction, Timing, TrialCurves,
+    Command, Confirmation, Finding, ImportanceShare, ImportanceView, MeasuredCurve, MemoryParts, PageInput, PhaseTimes,
+    Prediction, TrialCurves,
 };
 pub use view::{
     AnswerView, AxisView, CurveView, Growth, GrowthPoint, MemoryView, ObjectiveView, PhaseView, PredictionView,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{percent, time};
 use crate::report::{Align, TextTable, bytes, metric_value};
-use peft_tune_engine::profile::{Comparison, Difference};
+use peft_tune_engine::profile::{ChangedSetting, Comparison, Difference};
 
 /// Ops that are shown: those that changed most.
 const MOST_OPS: usize = 12;
@@ -12,9 +12,9 @@ const MOST_OPS: usize = 12;
 /// What got slower or faster, and what grew or shrank. `before` and `after` name the profiles.
 pub fn comparison_text(comparison: &Comparison, before: &str, after: &str, width: Option<usize>) -> String {
     let mut text = format!("{before} against {after}\n");
-    for (name, old, new) in &comparison.settings {
+    for ChangedSetting { name, before, after } in &comparison.settings {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "  {name}: {old} -> {new}");
+        let _ = writeln!(text, "  {name}: {before} -> {after}");
     }
     let number = |difference: &Difference, value: f64| match difference.name.as_str() {
         "mfu" | "hfu" | "adapter_share" => percent(value),

@@ -1,15 +1,15 @@
 //! What runs a study's trials, and what that makes of the rest of the file: a command reads no keys about models and
-//! data, and trials in TRL have no part of what the native engine alone measures or starts.
+//! data, and trials in TRL or unsloth have no part of what the native engine alone measures or starts.
 
 use std::path::Path;
 
 use super::Context;
 use super::objective::RECIPE_METRICS;
 use super::parameter::Parameters;
-use crate::space::SpaceError;
 use crate::space::file::{BackendEntry, BackendKeys, StudyFile};
 use crate::space::study::{Backend, CommandBackend, TrlBackend};
 use crate::space::yaml::Span;
+use crate::space::{Loader, SpaceError};
 use peft_tune_core::objective::{
     EXACT_MATCH, LOSS, PEAK_MEMORY, REWARD_ACCURACY, REWARD_MARGIN, THROUGHPUT, TOKEN_ACCURACY,
 };
@@ -56,9 +56,16 @@ impl Context<'_> {
                 });
             }
             (None, Some((keys, command))) => Backend::Command(self.command(file, keys, command)?),
+            (None, None) if file.backend == BackendEntry::Native => Backend::Native,
             // A file that leaves the engine open is read as the built-in one reads it, until a search has chosen.
-            (None, None) if matches!(file.backend, BackendEntry::Native | BackendEntry::Auto) => Backend::Native,
-            (None | Some(Backend::Trl(TrlBackend { python: None })), None) => Backend::Trl(self.trl(&file.backend)?),
+            (None, None) if file.backend.is_open() => {
+                self.trl(Loader::Transformers, &file.backend)?;
+                Backend::Native
+            }
+            (None, None) => Backend::Trl(self.trl(loader_of(&file.backend), &file.backend)?),
+            (Some(Backend::Trl(TrlBackend { loader, python: None })), None) => {
+                Backend::Trl(self.trl(loader, &file.backend)?)
+            }
             (Some(asked), None) => asked,
         };
         if backend.trains_recipes() && file.trial.steps.is_some() {
@@ -67,8 +74,8 @@ impl Context<'_> {
                 message: "this is the length of a command's trial; write `training_steps`".into(),
             });
         }
-        if matches!(backend, Backend::Trl(_)) {
-            self.refuse_for_trl(file)?;
+        if let Backend::Trl(TrlBackend { loader, .. }) = backend {
+            self.refuse_for_trl(file, loader.title())?;
         }
         Ok(backend)
     }
@@ -82,24 +89,31 @@ impl Context<'_> {
             return Ok(None);
         };
         let of_command = ["folder", "env"];
-        match (&keys.command, &keys.trl) {
-            (Some(command), None) => Ok(Some((keys, command.as_slice()))),
-            (Some(_), Some(_)) => Err(SpaceError::Conflict {
-                at: self.document.key(&["backend", "trl"]),
-                other: "backend.command".into(),
+        let runners = [
+            ("command", keys.command.is_some()),
+            ("trl", keys.trl.is_some()),
+            ("unsloth", keys.unsloth.is_some()),
+            ("auto", keys.auto.is_some()),
+        ];
+        let mut named = runners.iter().filter(|(_, is_named)| *is_named).map(|(name, _)| *name);
+        match (named.next(), named.next()) {
+            (Some(first), Some(second)) => Err(SpaceError::Conflict {
+                at: self.document.key(&["backend", second]),
+                other: format!("backend.{first}"),
                 reason: "one of them runs the trials",
             }),
-            (None, Some(_)) => match of_command.iter().find(|key| self.document.has(&["backend", key])) {
+            (Some("command"), None) => Ok(keys.command.as_deref().map(|command| (keys, command))),
+            (Some(_), None) => match of_command.iter().find(|key| self.document.has(&["backend", key])) {
                 Some(key) => Err(SpaceError::Rejected {
                     at: self.document.key(&["backend", key]),
                     message: "this is about the program of `backend.command`, and there is none; remove it".into(),
                 }),
                 None => Ok(None),
             },
-            (None, None) => Err(SpaceError::Rejected {
+            (None, _) => Err(SpaceError::Rejected {
                 at: self.document.key(&["backend"]),
-                message: "these keys name nothing that runs the trials; write `native`, `trl`, `auto`, {trl: {python: ..}} or \
-                          {command: [program, argument, ..]}"
+                message: "these keys name nothing that runs the trials; write `native`, `trl`, `unsloth`, `auto`, {trl: {python: ..}}, \
+                          {unsloth: {python: ..}}, {auto: {python: ..}} or {command: [program, argument, ..]}"
                     .into(),
             }),
         }
@@ -131,70 +145,72 @@ impl Context<'_> {
         })
     }
 
-    fn trl(&self, entry: &BackendEntry) -> Result<TrlBackend, SpaceError> {
-        let keys = match entry {
-            BackendEntry::Keys(keys) => keys.trl.as_ref(),
-            BackendEntry::Native | BackendEntry::Trl | BackendEntry::Auto => None,
+    /// Trials on models of this loader, in the interpreter that a file names for them, or for the choice of the engine.
+    fn trl(&self, loader: Loader, entry: &BackendEntry) -> Result<TrlBackend, SpaceError> {
+        let BackendEntry::Keys(keys) = entry else {
+            return Ok(TrlBackend::by(loader));
         };
-        let python = keys.and_then(|keys| keys.python.as_deref());
-        let found = python.map(|python| self.interpreter(&["backend", "trl", "python"], python));
+        let (name, keys) = match loader {
+            Loader::Transformers if keys.trl.is_none() => ("auto", &keys.auto),
+            Loader::Transformers => ("trl", &keys.trl),
+            Loader::Unsloth => ("unsloth", &keys.unsloth),
+        };
+        let python = keys.as_ref().and_then(|keys| keys.python.as_deref());
+        let found = python.map(|python| self.interpreter(&["backend", name, "python"], python));
         Ok(TrlBackend {
+            loader,
             python: found.transpose()?,
         })
     }
 
     /// Refuses keys that ask for what the native engine alone measures or starts, and metrics of it.
-    fn refuse_for_trl(&self, file: &StudyFile) -> Result<(), SpaceError> {
+    fn refuse_for_trl(&self, file: &StudyFile, title: &str) -> Result<(), SpaceError> {
         let evaluation = &file.trial.evaluation;
         let is_mixed = file.data.as_ref().is_some_and(|data| !data.train.sets().is_empty());
         let keys: [(bool, &[&str], &str); 7] = [
             (
                 file.target_stack.is_some(),
                 &["target_stack"],
-                "trials in TRL are measured there, and nothing is predicted of another stack; remove it",
+                "are measured there, and nothing is predicted of another stack; remove it",
             ),
             (
                 file.target_device.is_some(),
                 &["target_device"],
-                "trials in TRL are measured on this machine, and nothing is predicted of another device; remove it",
+                "are measured on this machine, and nothing is predicted of another device; remove it",
             ),
-            (
-                file.score.is_some(),
-                &["score"],
-                "models that TRL trained answer no prompts so far; remove it",
-            ),
+            (file.score.is_some(), &["score"], "answer no prompts so far; remove it"),
             (
                 evaluation.accuracy_check,
                 &["trial", "evaluation", "accuracy_check"],
-                "trials in TRL are not compared with fp32 base weights so far; remove it",
+                "are not compared with fp32 base weights so far; remove it",
             ),
             (
                 evaluation.fp32_training,
                 &["trial", "evaluation", "fp32_training"],
-                "trials in TRL are not compared with trainings in fp32 so far; remove it",
+                "are not compared with trainings in fp32 so far; remove it",
             ),
             (
                 is_mixed,
                 &["data", "train"],
-                "trials in TRL mix no sets by weights so far; name files alone",
+                "mix no sets by weights so far; name files alone",
             ),
             (
                 file.launcher.is_elsewhere(),
                 &["launcher"],
-                "trials in TRL run on this machine so far; remove it",
+                "run on this machine so far; remove it",
             ),
         ];
         if let Some((_, keys, message)) = keys.iter().find(|(is_asked, ..)| *is_asked) {
             return Err(SpaceError::Rejected {
                 at: self.document.key(keys),
-                message: format!("{message}, or search with the native backend"),
+                message: format!("trials in {title} {message}, or search with the native backend"),
             });
         }
         for (index, objective) in file.objectives.iter().enumerate() {
-            refuse_metric_for_trl(&objective.0.metric, || self.objective_place(index, "metric"))?;
+            refuse_metric_for_trl(title, &objective.0.metric, || self.objective_place(index, "metric"))?;
         }
         for metric in file.constraints.names() {
-            refuse_metric_for_trl(metric, || self.document.key(&["constraints", metric]))?;
+            refuse_metric_for_trl(title, metric, || self.document.key(&["constraints", metric]))?;
         }
         Ok(())
     }
@@ -232,8 +248,17 @@ fn other_than<'n>(
     is_other.then_some(["baseline", name])
 }
 
+/// The loader that a file names for trials in a Python.
+fn loader_of(entry: &BackendEntry) -> Loader {
+    match entry {
+        BackendEntry::Unsloth => Loader::Unsloth,
+        BackendEntry::Keys(keys) if keys.unsloth.is_some() => Loader::Unsloth,
+        BackendEntry::Keys(_) | BackendEntry::Trl | BackendEntry::Native | BackendEntry::Auto => Loader::Transformers,
+    }
+}
+
 /// Refuses a metric that the native engine alone measures.
-fn refuse_metric_for_trl(metric: &str, at: impl FnOnce() -> Box<Span>) -> Result<(), SpaceError> {
+fn refuse_metric_for_trl(title: &str, metric: &str, at: impl FnOnce() -> Box<Span>) -> Result<(), SpaceError> {
     let is_of_engine = metric == EXACT_MATCH || RECIPE_METRICS.contains(&metric);
     if !is_of_engine || TRL_METRICS.contains(&metric) {
         return Ok(());
@@ -241,7 +266,7 @@ fn refuse_metric_for_trl(metric: &str, at: impl FnOnce() -> Box<Span>) -> Result
     Err(SpaceError::Rejected {
         at: at(),
         message: format!(
-            "trials in TRL do not measure `{metric}` so far; write one of {}, or search with the native backend",
+            "trials in {title} do not measure `{metric}` so far; write one of {}, or search with the native backend",
             TRL_METRICS.join(", ")
         ),
     })

@@ -148,7 +148,8 @@ impl Context<'_> {
         let keys = ["data", "train"];
         let is_mixture = !train.sets().is_empty();
         // As it is written, which messages then quote; two ways to write one path show only as absolute ones.
-        train.normalized().map_err(|fault| self.bad_mixture(fault))?;
+        let bad_mixture = |(number, fault)| self.bad_mixture(number, fault);
+        train.normalized().map_err(bad_mixture)?;
         let resolved = train.replaced(|(number, index), path| {
             let (number, index) = (number.to_string(), index.to_string());
             let within = match is_mixture {
@@ -157,10 +158,10 @@ impl Context<'_> {
             };
             self.file(self.deepest(&within), path).map(|path| vec![path])
         })?;
-        resolved.normalized().map_err(|fault| self.bad_mixture(fault))
+        resolved.normalized().map_err(bad_mixture)
     }
 
-    fn bad_mixture(&self, (number, fault): (Option<usize>, WeightFault)) -> SpaceError {
+    fn bad_mixture(&self, number: Option<usize>, fault: WeightFault) -> SpaceError {
         let number = number.map(|number| number.to_string());
         let key = match fault {
             WeightFault::NotPositive { .. } => "weight",

@@ -9,7 +9,7 @@ use super::parameter::Parameters;
 use super::score::score_metrics;
 use super::{Context, ReadOptions};
 use crate::space::SpaceError;
-use crate::space::file::{BackendEntry, BudgetEntry, SamplerEntry, StudyFile};
+use crate::space::file::{BudgetEntry, SamplerEntry, StudyFile};
 use crate::space::recipe_for::apply;
 use crate::space::study::{Backend, Budget, Source, Study};
 use crate::space::yaml::Document;
@@ -63,7 +63,7 @@ fn study_of(document: Document, options: ReadOptions, asked: Option<Backend>) ->
         document: &document,
         options,
     };
-    let engine_is_open = asked.is_none() && file.backend == BackendEntry::Auto;
+    let engine_is_open = asked.is_none() && file.backend.is_open();
     let backend = context.backend(&file, asked)?;
     let trains = backend.trains_recipes();
     let target = context.target(&file)?;
@@ -82,7 +82,7 @@ fn study_of(document: Document, options: ReadOptions, asked: Option<Backend>) ->
     let metrics = trains.then_some(scored.as_slice());
     let entries = context.objectives_of(&file, trainer, &parameters);
     if trains {
-        context.check_metrics_of(trainer, &parameters, (&entries, &file))?;
+        context.check_metrics_of(trainer, &parameters, &entries, &file)?;
     }
     let mut objectives = context.objectives(&entries, metrics)?;
     let mut constraints = context.constraints(&file.constraints, metrics)?;

@@ -79,7 +79,8 @@ impl Context<'_> {
         &self,
         trainer: TrainerKind,
         parameters: &Parameters,
-        (objectives, file): (&[ObjectiveEntry], &StudyFile),
+        objectives: &[ObjectiveEntry],
+        file: &StudyFile,
     ) -> Result<(), SpaceError> {
         let check = |metric: &str, at: &dyn Fn() -> Box<Span>| {
             let is_of_preferences = [REWARD_ACCURACY, REWARD_MARGIN].contains(&metric);

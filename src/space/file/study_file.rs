@@ -79,7 +79,8 @@ pub struct StudyFile {
     /// How the next parameters are chosen; default `auto`.
     #[serde(default)]
     pub sampler: SamplerEntry,
-    /// What runs the trials: `native`, `trl` (TRL on PyTorch), `auto` (whichever of the two can), or a command of your own.
+    /// What runs the trials: `native`, `trl` (TRL on PyTorch), `unsloth` (the same on models that unsloth loads, on a GPU), `auto`
+    /// (whichever of the first two can), or a command of your own.
     #[serde(default)]
     pub backend: BackendEntry,
     /// How trial processes are started: `local`, `{slurm: {..}}`, `{ssh: {..}}`, `{kubernetes: {..}}`, or `{command: [..]}`.
@@ -221,14 +222,27 @@ pub enum BackendEntry {
     Native,
     /// TRL, in the Python of the active environment.
     Trl,
+    /// unsloth, in the Python of the active environment.
+    Unsloth,
     /// The built-in engine or TRL: which one, a search chooses where it begins.
     Auto,
-    /// A command, or TRL with settings of its own.
+    /// A command, or TRL, unsloth or the choice with settings of their own.
     Keys(BackendKeys),
 }
 
+impl BackendEntry {
+    /// Whether a search is to choose the engine.
+    pub(in crate::space) fn is_open(&self) -> bool {
+        match self {
+            Self::Auto => true,
+            Self::Keys(keys) => keys.auto.is_some(),
+            Self::Native | Self::Trl | Self::Unsloth => false,
+        }
+    }
+}
+
 /// What runs the trials, by keys: a program that is run once per trial, reads one JSON object with the parameters and prints JSON
-/// lines; or TRL in a certain Python.
+/// lines; TRL or unsloth in a certain Python; or the choice between TRL and the built-in engine.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BackendKeys {
@@ -241,13 +255,17 @@ pub struct BackendKeys {
     pub env: BTreeMap<String, String>,
     /// Trials train with TRL.
     pub trl: Option<TrlKeys>,
+    /// Trials train with TRL on models that unsloth loads.
+    pub unsloth: Option<TrlKeys>,
+    /// Trials train in the built-in engine or with TRL: a search says which one it takes, and why.
+    pub auto: Option<TrlKeys>,
 }
 
-/// Settings of the Python that trains with TRL.
+/// Settings of the Python that trains with TRL or unsloth.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrlKeys {
-    /// The interpreter that has TRL, such as `.venv/bin/python`, relative to this file; default: that of the active environment.
+    /// The interpreter that has them, such as `.venv/bin/python`, relative to this file; default: that of the active environment.
     pub python: Option<PathBuf>,
 }
 
@@ -335,10 +353,11 @@ name_or_map!(
 
 name_or_map!(
     BackendEntry,
-    "native, trl, auto, {trl: {python: ..}}, or {command: [program, argument, ..]}",
+    "native, trl, unsloth, auto, {trl: {python: ..}}, {unsloth: {python: ..}}, {auto: {python: ..}}, or {command: [program, argument, ..]}",
     |name| match name {
         "native" => Some(BackendEntry::Native),
         "trl" => Some(BackendEntry::Trl),
+        "unsloth" => Some(BackendEntry::Unsloth),
         "auto" => Some(BackendEntry::Auto),
         _ => None,
     },
@@ -346,10 +365,14 @@ name_or_map!(
     "Backend",
     |keys: BackendKeys| {
         "anyOf": [
-            {"enum": ["native", "trl", "auto"]},
+            {"enum": ["native", "trl", "unsloth", "auto"]},
             {"allOf": [keys, {"anyOf": [
-                {"required": ["command"], "not": {"required": ["trl"]}},
+                {"required": ["command"], "not": {"anyOf": [
+                    {"required": ["trl"]}, {"required": ["unsloth"]}, {"required": ["auto"]},
+                ]}},
                 {"required": ["trl"], "maxProperties": 1},
+                {"required": ["unsloth"], "maxProperties": 1},
+                {"required": ["auto"], "maxProperties": 1},
             ]}]},
         ],
         "default": "native",

@@ -75,8 +75,8 @@ impl Table {
 /// # Errors
 /// Where the other file cannot be read, does not have the study, or the wished name is taken; this database is then
 /// as it was.
-pub async fn import_studies(store: &Store, path: &Path, preference: &ImportWish) -> Result<Vec<Imported>, StoreError> {
-    Import { store }.take_over(path, preference).await
+pub async fn import_studies(store: &Store, path: &Path, wish: &ImportWish) -> Result<Vec<Imported>, StoreError> {
+    Import { store }.take_over(path, wish).await
 }
 
 /// An import into a database.
@@ -86,11 +86,11 @@ struct Import<'a> {
 }
 
 impl Import<'_> {
-    async fn take_over(self, path: &Path, preference: &ImportWish) -> Result<Vec<Imported>, StoreError> {
+    async fn take_over(self, path: &Path, wish: &ImportWish) -> Result<Vec<Imported>, StoreError> {
         let source = Source::open(path, &self.store.path).await?;
         let attached = self.attach(&source.path).await;
         let outcome = match attached {
-            Ok(()) => self.copy_attached(path, preference).await,
+            Ok(()) => self.copy_attached(path, wish).await,
             Err(error) => Err(error),
         };
         let detached = sqlx::query("detach database other").execute(&self.store.pool).await;
@@ -108,14 +108,14 @@ impl Import<'_> {
             .map_err(|error| StoreError::from_sqlx(path, error))
     }
 
-    async fn copy_attached(self, path: &Path, preference: &ImportWish) -> Result<Vec<Imported>, StoreError> {
-        let candidates = self.candidates(path, preference).await?;
+    async fn copy_attached(self, path: &Path, wish: &ImportWish) -> Result<Vec<Imported>, StoreError> {
+        let candidates = self.candidates(path, wish).await?;
         let mut transaction = self.store.begin().await?;
         let tables = self.tables(&mut transaction).await?;
         self.prepare_maps(&mut transaction, &tables).await?;
         let mut imported = Vec::with_capacity(candidates.len());
         for candidate in candidates {
-            let outcome = self.place(&mut transaction, &candidate, preference).await?;
+            let outcome = self.begin_study(&mut transaction, &candidate, wish).await?;
             imported.push(Imported {
                 study: candidate.name,
                 outcome,
@@ -133,7 +133,7 @@ impl Import<'_> {
     }
 
     /// Studies of the other database that are wished for.
-    async fn candidates(self, path: &Path, preference: &ImportWish) -> Result<Vec<Candidate>, StoreError> {
+    async fn candidates(self, path: &Path, wish: &ImportWish) -> Result<Vec<Candidate>, StoreError> {
         let all: Vec<Candidate> = sqlx::query_as(
             "select id, name, definition_hash, created_at,
                     (select count(*) from other.trial where study_id = study.id) as trials
@@ -142,7 +142,7 @@ impl Import<'_> {
         .fetch_all(&self.store.pool)
         .await
         .map_err(|error| StoreError::from_sqlx(path, error))?;
-        let Some(wanted) = &preference.study else {
+        let Some(wanted) = &wish.study else {
             return Ok(all);
         };
         let known: Vec<String> = all.iter().map(|study| format!("`{}`", study.name)).collect();
@@ -156,14 +156,31 @@ impl Import<'_> {
         }
     }
 
-    /// Decides under which name a study is copied, and notes its new id.
-    async fn place(
+    /// Makes the row of a study that is not there yet, under a name that is free.
+    async fn begin_study(
         self,
         connection: &mut SqliteConnection,
         candidate: &Candidate,
-        preference: &ImportWish,
+        wish: &ImportWish,
     ) -> Result<ImportOutcome, StoreError> {
-        let wished = preference.rename.as_ref().filter(|_| preference.study.is_some());
+        let Some(name) = self.free_name(connection, candidate, wish).await? else {
+            return Ok(ImportOutcome::AlreadyThere);
+        };
+        self.insert_study(connection, candidate, &name).await?;
+        Ok(ImportOutcome::Copied {
+            name,
+            trials: to_u64(candidate.trials),
+        })
+    }
+
+    /// The name under which a study is copied; `None` where it is there already.
+    async fn free_name(
+        self,
+        connection: &mut SqliteConnection,
+        candidate: &Candidate,
+        wish: &ImportWish,
+    ) -> Result<Option<String>, StoreError> {
+        let wished = wish.rename.as_ref().filter(|_| wish.study.is_some());
         let wanted = wished.unwrap_or(&candidate.name);
         let here: Vec<(String, String, String)> =
             sqlx::query_as("select name, definition_hash, created_at from main.study")
@@ -173,7 +190,7 @@ impl Import<'_> {
         let is_same =
             |hash: &String, created: &String| *hash == candidate.definition_hash && *created == candidate.created_at;
         if wished.is_none() && here.iter().any(|(_, hash, created)| is_same(hash, created)) {
-            return Ok(ImportOutcome::AlreadyThere);
+            return Ok(None);
         }
         let is_free = |name: &String| here.iter().all(|(taken, _, _)| taken != name);
         if wished.is_some() && !is_free(wanted) {
@@ -184,14 +201,23 @@ impl Import<'_> {
         }
         let numbered = (2..).map(|number| format!("{wanted}-{number}"));
         let mut names = std::iter::once(wanted.clone()).chain(numbered);
-        let name = names.find(is_free).unwrap_or_else(|| wanted.clone());
+        Ok(names.find(is_free))
+    }
+
+    /// Notes the id that a study gets, and writes its row.
+    async fn insert_study(
+        self,
+        connection: &mut SqliteConnection,
+        candidate: &Candidate,
+        name: &str,
+    ) -> Result<(), StoreError> {
         sqlx::query(
             "insert into temp.map_study (old, new, name)
              select ?1, 1 + max(coalesce((select max(id) from main.study), 0),
                                 coalesce((select max(new) from temp.map_study), 0)), ?2",
         )
         .bind(candidate.id)
-        .bind(&name)
+        .bind(name)
         .execute(&mut *connection)
         .await
         .map_err(|error| self.store.error(error))?;
@@ -204,11 +230,7 @@ impl Import<'_> {
              where map.new not in (select id from main.study)"
                 .to_owned(),
         )
-        .await?;
-        Ok(ImportOutcome::Copied {
-            name,
-            trials: to_u64(candidate.trials),
-        })
+        .await
     }
 
     /// Every table that both files have, those that are referred to before those that refer.

@@ -19,7 +19,7 @@ pub struct StudyLock {
 
 /// Outcome of an attempt to lock.
 #[derive(Debug)]
-pub(in crate::store) enum Attempt {
+pub(in crate::store) enum LockAttempt {
     Locked(StudyLock),
     /// Id of the process that has the lock, or `of unknown number` where the file does not say.
     HeldBy(String),
@@ -27,7 +27,7 @@ pub(in crate::store) enum Attempt {
 
 impl StudyLock {
     /// Tries to lock the file at `path`, creating it. Never waits.
-    pub(in crate::store) fn try_at(path: &Path) -> io::Result<Attempt> {
+    pub(in crate::store) fn try_at(path: &Path) -> io::Result<LockAttempt> {
         loop {
             let mut file = OpenOptions::new()
                 .read(true)
@@ -37,7 +37,7 @@ impl StudyLock {
                 .open(path)?;
             match file.try_lock() {
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Ok(Attempt::HeldBy(holder(&mut file))),
+                Err(TryLockError::WouldBlock) => return Ok(LockAttempt::HeldBy(holder(&mut file))),
                 Err(TryLockError::Error(error)) => return Err(error),
             }
             // Whoever held it before may have removed the file between the two calls: a lock on a file without a name
@@ -48,7 +48,7 @@ impl StudyLock {
             file.set_len(0)?;
             file.rewind()?;
             write!(file, "{}", std::process::id())?;
-            return Ok(Attempt::Locked(Self {
+            return Ok(LockAttempt::Locked(Self {
                 file,
                 path: path.to_owned(),
             }));
@@ -109,17 +109,17 @@ mod tests {
     fn a_second_lock_names_the_holder_and_the_first_frees_it_when_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let path = lock_path(&folder.path().join("a.db"), 3);
-        let Attempt::Locked(lock) = StudyLock::try_at(&path).unwrap() else {
+        let LockAttempt::Locked(lock) = StudyLock::try_at(&path).unwrap() else {
             panic!("free")
         };
-        let Attempt::HeldBy(process) = StudyLock::try_at(&path).unwrap() else {
+        let LockAttempt::HeldBy(process) = StudyLock::try_at(&path).unwrap() else {
             panic!("held")
         };
         assert_eq!(process, std::process::id().to_string());
         assert!(is_held(&path));
         drop(lock);
         assert!(!path.exists() && !is_held(&path));
-        assert!(matches!(StudyLock::try_at(&path).unwrap(), Attempt::Locked(_)));
+        assert!(matches!(StudyLock::try_at(&path).unwrap(), LockAttempt::Locked(_)));
     }
 
     #[test]
@@ -127,6 +127,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.db-lock-1");
         std::fs::write(&path, "4711").unwrap();
-        assert!(matches!(StudyLock::try_at(&path).unwrap(), Attempt::Locked(_)));
+        assert!(matches!(StudyLock::try_at(&path).unwrap(), LockAttempt::Locked(_)));
     }
 }

@@ -10,7 +10,7 @@ use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 
 use super::files::{self, Found, Stamp};
-use super::lock::{Attempt, StudyLock, has_no_locks, lock_path};
+use super::lock::{LockAttempt, StudyLock, has_no_locks, lock_path};
 use super::rescue::FileIdentity;
 use crate::store::StoreError;
 use crate::store::error::sqlite_code;
@@ -301,11 +301,11 @@ async fn take_turn(path: &Path, timeout: Duration) -> Result<StudyLock, StoreErr
     let started = Instant::now();
     loop {
         match StudyLock::try_at(&lock_path(path, 0)) {
-            Ok(Attempt::Locked(lock)) => return Ok(lock),
-            Ok(Attempt::HeldBy(_)) if started.elapsed() > timeout => {
+            Ok(LockAttempt::Locked(lock)) => return Ok(lock),
+            Ok(LockAttempt::HeldBy(_)) if started.elapsed() > timeout => {
                 return Err(StoreError::Locked { path: path.to_owned() });
             }
-            Ok(Attempt::HeldBy(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
+            Ok(LockAttempt::HeldBy(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
             Err(error)
                 if matches!(
                     error.kind(),

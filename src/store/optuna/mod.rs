@@ -1,8 +1,8 @@
 //! Writing a study as a storage that Optuna loads and optuna-dashboard shows: whole, or kept up to date.
 
 mod distribution;
-mod keep;
+mod optuna_file;
 mod write;
 
-pub use keep::{OptunaFile, OptunaStudy};
+pub use optuna_file::{OptunaFile, OptunaStudy};
 pub use write::{RecommendedTrial, write_optuna};

@@ -10,9 +10,9 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use super::distribution::OptunaParameter;
 use crate::store::row::{finite, to_i64};
 use crate::store::{Store, StoreError, StudyOverview, TrialRun};
-use peft_tune_core::objective::Direction;
+use peft_tune_core::objective::{Bound, Constraint, Direction};
 use peft_tune_core::space::SearchSpace;
-use peft_tune_core::study::{Trial, TrialNumber, TrialState};
+use peft_tune_core::study::{Metrics, Trial, TrialNumber, TrialState};
 use peft_tune_core::whole_file::WholeFile;
 
 /// Tables and indexes, as Optuna makes them.
@@ -22,8 +22,13 @@ const SCHEMA: &str = include_str!("schema.sql");
 pub(super) const SCHEMA_VERSION: i64 = 12;
 const LIBRARY_VERSION: &str = "5.0.0";
 
-/// The recommended trial, and the names and values of the notes on it.
-pub type RecommendedTrial<'a> = (TrialNumber, Vec<(&'static str, &'a str)>);
+/// The trial to take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecommendedTrial<'a> {
+    pub trial: TrialNumber,
+    /// Names and values of the notes on it.
+    pub notes: Vec<(&'static str, &'a str)>,
+}
 
 /// Writes a study to a new file that `optuna.load_study(storage="sqlite:///PATH")` opens: directions, distributions,
 /// values, held-out losses as intermediate values, constraints, and everything else as user attributes. `recommended` is
@@ -79,8 +84,8 @@ async fn write_draft(
         for run in runs {
             let trial = insert_trial(&mut transaction, id, run.trial.number).await?;
             write_trial(&mut transaction, trial, study, run, parameters).await?;
-            if let Some((_, notes)) = recommended.as_ref().filter(|(one, _)| *one == run.trial.number) {
-                write_notes(&mut transaction, trial, notes).await?;
+            if let Some(recommended) = recommended.as_ref().filter(|one| one.trial == run.trial.number) {
+                write_notes(&mut transaction, trial, &recommended.notes).await?;
             }
         }
         transaction.commit().await
@@ -182,14 +187,31 @@ pub(super) async fn write_trial(
     parameters: &BTreeMap<String, OptunaParameter>,
 ) -> Result<(), sqlx::Error> {
     let values = objective_values(study, &run.trial);
+    write_state(connection, id, run, values.is_some()).await?;
+    write_values(connection, id, values.unwrap_or_default()).await?;
+    write_params(connection, id, run, parameters).await?;
+    write_evaluations(connection, id, run).await?;
+    write_attributes(connection, id, study, run).await
+}
+
+async fn write_state(
+    connection: &mut SqliteConnection,
+    id: i64,
+    run: &TrialRun,
+    has_values: bool,
+) -> Result<(), sqlx::Error> {
     sqlx::query("update trials set state = ?, datetime_start = ?, datetime_complete = ? where trial_id = ?")
-        .bind(state(&run.trial, values.is_some()))
+        .bind(state(&run.trial, has_values))
         .bind(datetime(&run.started_at))
         .bind(run.ended_at.as_deref().map(datetime))
         .bind(id)
-        .execute(&mut *connection)
-        .await?;
-    for (place, value) in (0i64..).zip(values.unwrap_or_default()) {
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+async fn write_values(connection: &mut SqliteConnection, id: i64, values: Vec<f64>) -> Result<(), sqlx::Error> {
+    for (place, value) in (0i64..).zip(values) {
         sqlx::query("insert into trial_values (trial_id, objective, value, value_type) values (?, ?, ?, 'FINITE')")
             .bind(id)
             .bind(place)
@@ -197,6 +219,15 @@ pub(super) async fn write_trial(
             .execute(&mut *connection)
             .await?;
     }
+    Ok(())
+}
+
+async fn write_params(
+    connection: &mut SqliteConnection,
+    id: i64,
+    run: &TrialRun,
+    parameters: &BTreeMap<String, OptunaParameter>,
+) -> Result<(), sqlx::Error> {
     for (name, value) in &run.trial.params {
         let Some(parameter) = parameters.get(name) else {
             continue;
@@ -214,6 +245,11 @@ pub(super) async fn write_trial(
         .execute(&mut *connection)
         .await?;
     }
+    Ok(())
+}
+
+/// Writes the held-out losses as intermediate values.
+async fn write_evaluations(connection: &mut SqliteConnection, id: i64, run: &TrialRun) -> Result<(), sqlx::Error> {
     for evaluation in &run.evaluations {
         let loss = finite(evaluation.loss);
         let step = to_i64(evaluation.step).unwrap_or(i64::MAX);
@@ -228,7 +264,7 @@ pub(super) async fn write_trial(
         .execute(&mut *connection)
         .await?;
     }
-    write_attributes(connection, id, study, run).await
+    Ok(())
 }
 
 /// Writes the notes on the recommended trial beside its other attributes.
@@ -296,12 +332,11 @@ fn objective_values(study: &StudyOverview, trial: &Trial) -> Option<Vec<f64>> {
 }
 
 /// Amounts by which each constraint is broken: at most 0 where it is kept, as Optuna has it.
-fn violations(study: &StudyOverview, metrics: &peft_tune_core::study::Metrics) -> Option<Vec<f64>> {
-    use peft_tune_core::objective::Bound;
+fn violations(study: &StudyOverview, metrics: &Metrics) -> Option<Vec<f64>> {
     if study.constraints.is_empty() {
         return None;
     }
-    let violation = |constraint: &peft_tune_core::objective::Constraint| {
+    let violation = |constraint: &Constraint| {
         let value = metrics.value(&constraint.metric)?;
         Some(match constraint.bound {
             Bound::AtMost(limit) => value - limit,

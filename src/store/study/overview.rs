@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use crate::space::{BackendKind, Target, problem_of};
 use crate::store::StudyId;
 use peft_tune_core::objective::{Constraint, Objective};
+use peft_tune_core::recipe::TrainedRows;
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Trial, TrialNumber};
 use peft_tune_search::{Problem, pareto_front};
@@ -24,9 +25,7 @@ pub struct StudyOverview {
     /// Whether the search finds how long the exported recipe trains.
     pub finds_length: bool,
     /// Rows that are trained on, where they were recorded.
-    pub trained_rows: Option<u64>,
-    /// Tokens that are trained on, where they were recorded.
-    pub trained_tokens: Option<u64>,
+    pub trained: Option<TrainedRows>,
     /// Words on what is learnt of the data.
     pub learnt: Option<String>,
     /// Beginning in UTC, ISO 8601.

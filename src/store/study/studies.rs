@@ -6,9 +6,10 @@ use sqlx::SqliteConnection;
 
 use super::definitions;
 use crate::space::BackendKind;
-use crate::store::file::lock::{Attempt, StudyLock, has_no_locks, is_held, lock_path};
+use crate::store::file::lock::{LockAttempt, StudyLock, has_no_locks, is_held, lock_path};
 use crate::store::row::to_u64;
 use crate::store::{FINDS_LENGTH, Store, StoreError, StudyOverview, StudyRecord};
+use peft_tune_core::recipe::TrainedRows;
 use peft_tune_core::study::TrialNumber;
 
 /// `study.id`.
@@ -108,8 +109,8 @@ impl Studies<'_> {
     fn lock(self, id: StudyId, name: &str) -> Result<StudyLock, StoreError> {
         let path = lock_path(&self.store.path, id.0);
         match StudyLock::try_at(&path) {
-            Ok(Attempt::Locked(lock)) => Ok(lock),
-            Ok(Attempt::HeldBy(process)) => Err(StoreError::StudyRunning {
+            Ok(LockAttempt::Locked(lock)) => Ok(lock),
+            Ok(LockAttempt::HeldBy(process)) => Err(StoreError::StudyRunning {
                 study: name.to_owned(),
                 process,
             }),
@@ -161,6 +162,7 @@ impl Studies<'_> {
             "select study.id, name, space_path, sampler, seed, model.source as model,
                     case when definition ->> '$.settings.backend.command' is not null then 'command'
                          when definition ->> '$.settings.backend.trl' is not null then 'trl'
+                         when definition ->> '$.settings.backend.unsloth' is not null then 'unsloth'
                          else 'native' end as backend,
                     definition ->> ('$.settings.' || ?) is not null as finds_length,
                     rows, tokens, summary as learnt, created_at, resumed_at,
@@ -228,8 +230,10 @@ impl Studies<'_> {
             model: row.model,
             backend: BackendKind::from_name(&row.backend).unwrap_or(BackendKind::Native),
             finds_length: row.finds_length,
-            trained_rows: row.rows.map(to_u64),
-            trained_tokens: row.tokens.map(to_u64),
+            trained: row.rows.zip(row.tokens).map(|(rows, tokens)| TrainedRows {
+                rows: to_u64(rows),
+                tokens: to_u64(tokens),
+            }),
             learnt: row.learnt,
             created_at: row.created_at,
             resumed_at: row.resumed_at,

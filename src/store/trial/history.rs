@@ -165,13 +165,7 @@ impl History<'_> {
                 started_s: row.started_s,
                 ended_s: row.ended_s,
                 reason: row.reason,
-                recipe: match &row.recipe {
-                    Some(recipe) => Some(
-                        self.store
-                            .read_json(recipe, || format!("the recipe of trial {}", row.number))?,
-                    ),
-                    None => None,
-                },
+                recipe: self.read_recipe(row.recipe.as_deref(), trial.number)?,
                 evaluations: evaluations.remove(&row.id).unwrap_or_default(),
                 trial,
             });
@@ -190,6 +184,16 @@ impl History<'_> {
         .fetch_all(&self.store.pool)
         .await
         .map_err(|error| self.store.error(error))
+    }
+
+    /// The stored recipe of a trial, where there is one.
+    pub(super) fn read_recipe(
+        self,
+        json: Option<&str>,
+        number: TrialNumber,
+    ) -> Result<Option<serde_json::Value>, StoreError> {
+        let read = |json| self.store.read_json(json, || format!("the recipe of trial {number}"));
+        json.map(read).transpose()
     }
 
     /// One trial, without reading the others.

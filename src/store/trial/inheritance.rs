@@ -9,6 +9,33 @@ use peft_tune_core::study::TrialNumber;
 /// Trials that took their loss over and measured a cost at most, each with the training that it is a variant of.
 pub type Variants = BTreeMap<TrialNumber, TrialNumber>;
 
+/// A value that a trial took over from another trial of its study.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InheritedValue {
+    pub trial: TrialNumber,
+    /// `cost`, `loss`, or a metric of a command.
+    pub part: String,
+    pub source: TrialNumber,
+}
+
+impl InheritedValue {
+    /// Name of the part that is what a recipe costs.
+    pub const COST: &str = "cost";
+    /// Name of the part that is what a recipe learns.
+    pub const LOSS: &str = "loss";
+
+    /// Whether the trial took its cost over.
+    pub fn is_cost(&self) -> bool {
+        self.part == Self::COST
+    }
+
+    /// The variants among the trials that took these values over.
+    pub fn variants(values: &[Self]) -> Variants {
+        let of_loss = values.iter().filter(|value| value.part == Self::LOSS);
+        of_loss.map(|value| (value.trial, value.source)).collect()
+    }
+}
+
 /// Values that trials inherited from other trials of their studies.
 #[derive(Clone, Copy, Debug)]
 pub struct Inheritance<'a> {
@@ -16,7 +43,7 @@ pub struct Inheritance<'a> {
 }
 
 impl Inheritance<'_> {
-    /// Records that a trial inherited `part` (`cost` or `loss`) from `source`.
+    /// Records that a trial inherited `part`, [`InheritedValue::COST`] or [`InheritedValue::LOSS`], from `source`.
     pub async fn record(
         self,
         study: StudyId,
@@ -57,8 +84,8 @@ impl Inheritance<'_> {
             .map_err(|error| self.store.error(error))
     }
 
-    /// Values that the trials of a study inherited, by trial: part (`cost`, `loss`) or metric, and source.
-    pub async fn all(self, study: StudyId) -> Result<Vec<(TrialNumber, String, TrialNumber)>, StoreError> {
+    /// Values that the trials of a study inherited, by trial and part.
+    pub async fn all(self, study: StudyId) -> Result<Vec<InheritedValue>, StoreError> {
         let rows: Vec<(i64, String, i64)> = sqlx::query_as(
             "select trial.number, part, source.number
              from (
@@ -75,10 +102,12 @@ impl Inheritance<'_> {
         .await
         .map_err(|error| self.store.error(error))?;
         let number = |number| TrialNumber(to_u64(number));
-        Ok(rows
-            .into_iter()
-            .map(|(trial, part, source)| (number(trial), part, number(source)))
-            .collect())
+        let value = |(trial, part, source)| InheritedValue {
+            trial: number(trial),
+            part,
+            source: number(source),
+        };
+        Ok(rows.into_iter().map(value).collect())
     }
 
     /// Trials that took their cost over from a trial which then lost its attempt, and has not finished yet.
@@ -102,17 +131,12 @@ impl Inheritance<'_> {
 
     /// Variants of a study: trials that took their loss over, each with the training that measured it.
     pub async fn variants(self, study: StudyId) -> Result<Variants, StoreError> {
-        let inherited = self.all(study).await?.into_iter();
-        let of_loss = inherited.filter(|(_, part, _)| part == "loss");
-        Ok(of_loss.map(|(number, _, source)| (number, source)).collect())
+        Ok(InheritedValue::variants(&self.all(study).await?))
     }
 
-    /// Values that a trial inherited: part (`cost` or `loss`) or metric of a command, and source.
-    pub async fn of(self, study: StudyId, number: TrialNumber) -> Result<Vec<(String, TrialNumber)>, StoreError> {
+    /// Values that a trial inherited, by part.
+    pub async fn of(self, study: StudyId, number: TrialNumber) -> Result<Vec<InheritedValue>, StoreError> {
         let all = self.all(study).await?.into_iter();
-        Ok(all
-            .filter(|(trial, ..)| *trial == number)
-            .map(|(_, part, source)| (part, source))
-            .collect())
+        Ok(all.filter(|value| value.trial == number).collect())
     }
 }

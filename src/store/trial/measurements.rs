@@ -68,15 +68,7 @@ impl RepeatedMeasurements<'_> {
         .fetch_all(&self.store.pool)
         .await
         .map_err(|error| self.store.error(error))?;
-        let mut found: BTreeMap<TrialNumber, BTreeMap<i64, Metrics>> = BTreeMap::new();
-        for (number, attempt, name, value) in rows {
-            let of_trial = found.entry(TrialNumber(to_u64(number))).or_default();
-            of_trial.entry(attempt).or_default().insert(name, value);
-        }
-        let in_order = |(number, attempts): (TrialNumber, BTreeMap<i64, Metrics>)| {
-            (number, attempts.into_values().collect::<Vec<_>>())
-        };
-        Ok(found.into_iter().map(in_order).collect())
+        Ok(metrics_of_runs(rows))
     }
 
     /// Puts new metrics of a finished trial's profile phase in the place of the old ones: for the trial, and for the trials that
@@ -140,4 +132,17 @@ impl RepeatedMeasurements<'_> {
             .map_err(|error| self.store.error(error))?;
         Ok(())
     }
+}
+
+/// Metrics of each run of each trial, in order of run, from rows of trial, run, name and value.
+pub(super) fn metrics_of_runs(rows: Vec<(i64, i64, String, f64)>) -> BTreeMap<TrialNumber, Vec<Metrics>> {
+    let mut by_run: BTreeMap<TrialNumber, BTreeMap<i64, Metrics>> = BTreeMap::new();
+    for (number, run, name, value) in rows {
+        let of_trial = by_run.entry(TrialNumber(to_u64(number))).or_default();
+        of_trial.entry(run).or_default().insert(name, value);
+    }
+    let in_order = by_run.into_iter();
+    in_order
+        .map(|(number, runs)| (number, runs.into_values().collect()))
+        .collect()
 }

@@ -20,11 +20,11 @@ pub(super) mod trials;
 
 pub use held_out_losses::HeldOutRecord;
 pub use history::{TrialRun, TrialTimes};
-pub use inheritance::Variants;
+pub use inheritance::{InheritedValue, Variants};
 pub use kernel_forms::{KernelsOfTrials, TrialKernels};
 pub use lost_attempts::LostAttempt;
 pub use measurements::Measurements;
 pub use precision_decisions::PrecisionRecord;
 pub use predictions::PredictionRecord;
-pub use repeats::{Confirmations, LONGER_DIVERGED_STEP};
+pub use repeats::LONGER_DIVERGED_STEP;
 pub use trial_details::{PhaseSteps, TrialDetail};

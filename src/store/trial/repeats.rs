@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use super::measurements::metrics_of_runs;
 use super::trials::TrialId;
 use crate::store::row::{finite, to_i64, to_u64};
 use crate::store::{Store, StoreError, StudyId};
-use peft_tune_core::study::{Confirmed, Metrics, TrialNumber};
+use peft_tune_core::study::{Confirmations, Confirmed, Metrics, TrialNumber};
 
 /// Name of the metric that says at which step a longer training diverged: the loss of that repeat stands for one that
 /// it never had.
 pub const LONGER_DIVERGED_STEP: &str = "longer_diverged_step";
-
-/// Confirmed values of a study's trials, by trial and metric.
-pub type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
 
 /// Repeats of trials, and the confirmations that they give together.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +37,8 @@ impl Repeats<'_> {
         let mut transaction = self.store.begin().await?;
         self.write_run(&mut transaction, trial, repeat, metrics).await?;
         for (trial, said) in concerned {
-            for one in said {
-                self.write_confirmed(&mut transaction, trial, one).await?;
+            for (name, one) in said {
+                self.write_confirmed(&mut transaction, trial, name, one).await?;
             }
         }
         self.store.commit(transaction).await
@@ -72,8 +70,8 @@ impl Repeats<'_> {
         for (repeat, metrics) in (1..).zip(repeats) {
             self.write_run(&mut transaction, trial, repeat, metrics).await?;
         }
-        for said in confirmed {
-            self.write_confirmed(&mut transaction, trial, said).await?;
+        for (name, one) in confirmed {
+            self.write_confirmed(&mut transaction, trial, name, one).await?;
         }
         self.store.commit(transaction).await
     }
@@ -102,7 +100,8 @@ impl Repeats<'_> {
         self,
         connection: &mut sqlx::SqliteConnection,
         trial: TrialId,
-        (name, one): (&String, &Confirmed),
+        name: &str,
+        one: &Confirmed,
     ) -> Result<(), StoreError> {
         let (Some(value), Some(interval)) = (finite(one.value), finite(one.interval)) else {
             return Ok(());
@@ -131,15 +130,7 @@ impl Repeats<'_> {
         .fetch_all(&self.store.pool)
         .await
         .map_err(|error| self.store.error(error))?;
-        let mut repeats: BTreeMap<TrialNumber, BTreeMap<i64, Metrics>> = BTreeMap::new();
-        for (number, repeat, name, value) in rows {
-            let of_trial = repeats.entry(TrialNumber(to_u64(number))).or_default();
-            of_trial.entry(repeat).or_default().insert(name, value);
-        }
-        Ok(repeats
-            .into_iter()
-            .map(|(number, runs)| (number, runs.into_values().collect()))
-            .collect())
+        Ok(metrics_of_runs(rows))
     }
 
     /// Values that the repeats of a study's trials confirm; trials that were not repeated are absent.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::store::row::finite;
+use crate::store::row::{finite, finite_or_0};
 use peft_tune_core::study::{FailReason, Metrics, TrialState};
 
 /// A state as the `trial` table holds it; its metrics are in their own table.
@@ -85,7 +85,7 @@ fn with_finite_numbers(reason: &FailReason) -> FailReason {
     let mut reason = reason.clone();
     match &mut reason {
         FailReason::Diverged { loss, .. } => *loss = loss.and_then(finite),
-        FailReason::TimedOut { after_s, .. } => *after_s = finite(*after_s).unwrap_or(0.0),
+        FailReason::TimedOut { after_s, .. } => *after_s = finite_or_0(*after_s),
         FailReason::OutOfMemory { .. } | FailReason::Crashed { .. } | FailReason::Invalid { .. } => {}
     }
     reason

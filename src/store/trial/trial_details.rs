@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::store::row::to_u64;
-use crate::store::{EvaluationRecord, PredictionRecord, Store, StoreError, StudyId};
+use crate::store::{EvaluationRecord, InheritedValue, PredictionRecord, Store, StoreError, StudyId};
 use peft_tune_core::study::{Confirmed, Stop, Trial, TrialNumber, with_confirmed};
 
 /// A trial with everything about it but its single steps.
@@ -33,8 +33,8 @@ pub struct TrialDetail {
     pub predictions: Vec<PredictionRecord>,
     /// Stop before the trial's end, if it was stopped.
     pub stop: Option<Stop>,
-    /// Inherited values by part (`cost`, `loss`) or metric, and the trial that they come from.
-    pub inherited: Vec<(String, TrialNumber)>,
+    /// Values that the trial took over, by part.
+    pub inherited: Vec<InheritedValue>,
     /// Forms of the ops that the trial was computed with; absent where they are not known.
     pub kernels: Option<crate::store::TrialKernels>,
     /// Earlier attempts that were lost with their process.
@@ -102,13 +102,7 @@ impl TrialDetails<'_> {
             trial: counted.swap_remove(0),
             attempt: to_u64(row.attempt),
             phase: row.phase,
-            recipe: match &row.recipe {
-                Some(recipe) => Some(
-                    self.store
-                        .read_json(recipe, || format!("the recipe of trial {number}"))?,
-                ),
-                None => None,
-            },
+            recipe: self.store.history().read_recipe(row.recipe.as_deref(), number)?,
             started_at: row.started_at,
             ended_at: row.ended_at,
             wall_s: row.wall_s,

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::step_counts::{StepCounts, TrainedRows};
+use super::step_counts::StepCounts;
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::recipe::{DataFormat, LossOn, Recipe};
+use peft_tune_core::recipe::{DataFormat, LossOn, Recipe, TrainedRows};
 use peft_tune_core::study::{Metrics, TrialNumber};
 
 /// Bytes of a GiB.

@@ -19,4 +19,3 @@ pub use input::{AnswerMarks, ExportInput, Exported, Known, Warning};
 pub use reading::TokenFiles;
 pub use rendered::Rendered;
 pub(super) use row::ExportRow;
-pub use step_counts::TrainedRows;

@@ -1,6 +1,6 @@
 //! How long a training runs and how it warms up, in steps: the only unit that every tool understands.
 
-use peft_tune_core::recipe::{EpochSteps, Recipe, TrainingLength};
+use peft_tune_core::recipe::{EpochSteps, Recipe, TrainedRows, TrainingLength};
 
 /// The length of a training as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,14 +19,6 @@ pub(in crate::tools) enum Warmup {
     Steps(u64),
     /// Share of all steps, where their number is not known.
     Share(f64),
-}
-
-/// What is known of the rows that are trained on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TrainedRows {
-    pub rows: u64,
-    /// Tokens in all of them.
-    pub tokens: u64,
 }
 
 impl StepCounts {

@@ -17,7 +17,7 @@ use crate::tools::export::rows::value_of;
 use crate::tools::export::{ExportInput, ExportRow, RenderError, Rendered, TokenFiles};
 use crate::tools::peft::export::whole_if_possible;
 use peft_tune_core::recipe::{
-    AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, TemplateTargets, TrainingSet,
+    AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, LossOn, Precision, TemplateTargets, TrainingSet,
 };
 
 pub(super) const EXPORT: ExportRow = ExportRow {
@@ -113,6 +113,12 @@ fn model(draft: &mut Draft<'_>) -> String {
     draft.said(&["model", "adapter"]);
     let words = draft.precision_words();
     let dtype = value_of(&words, "dtype");
+    if recipe.precision == Precision::Fp32 {
+        draft.warn(
+            "precision",
+            "unsloth computes in bf16 here all the same, on a GPU that has it; set `precision: bf16`, or use --format trl",
+        );
+    }
     let arguments = [
         ("model_name", json!(recipe.model)),
         ("max_seq_length", json!(recipe.batch.sequence_length)),

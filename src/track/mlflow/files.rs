@@ -55,7 +55,7 @@ impl Tracker for FileStoreTracker {
                 continue;
             }
             for (key, value) in recommendation_tags(study, number) {
-                experiment.tag(&self.folder, number, (key, value.as_deref()))?;
+                experiment.tag(&self.folder, number, key, value.as_deref())?;
             }
         }
         Ok(())

@@ -4,13 +4,14 @@
 
 use super::finalists::FEWEST_STEPS;
 use super::lengths::Lengths;
-use super::{Repeat, Repeated};
+use super::repeat::{Repeat, Stage};
+use super::repeated::Repeated;
 use crate::space::recipe_for;
 use crate::tune::confirmation::RunsMade;
 use crate::tune::cost_survey::measured_share;
 use crate::tune::schedule::Schedule;
 use peft_tune_core::objective::{LOSS, THROUGHPUT};
-use peft_tune_core::recipe::{EpochSteps, Recipe};
+use peft_tune_core::recipe::{EpochSteps, Recipe, TrainedRows};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::TrialNumber;
 
@@ -35,8 +36,8 @@ pub(in crate::tune) struct ExpectedRuns {
 /// Runs that a confirmation has before it.
 struct Ahead<'a> {
     made: &'a RunsMade,
-    /// The kind of the next run; `None` before the first.
-    next: Option<Repeat>,
+    /// Stage of the next run.
+    next: Stage,
     /// Lengths of longer trainings, where there are to be any.
     lengths: Option<Lengths>,
     /// Trainings that the study will have made.
@@ -76,7 +77,7 @@ impl Schedule<'_> {
             &plan,
             &Ahead {
                 made: self.confirmation.runs_made(),
-                next: None,
+                next: Stage::LongerTrainings,
                 lengths,
                 trainings,
                 left_s: f64::INFINITY,
@@ -94,7 +95,7 @@ impl Schedule<'_> {
             plan,
             &Ahead {
                 made: self.confirmation.runs_made(),
-                next: Some(next),
+                next: next.stage(),
                 lengths,
                 trainings: self.trials.finished_trials().counted(),
                 left_s: self.left_s().max(0.0),
@@ -102,23 +103,19 @@ impl Schedule<'_> {
         )
     }
 
-    /// The runs that are left. Longer trainings come first, those with other seeds then, and costs last.
+    /// The runs that are left, stage by stage.
     fn expected(&self, plan: &ConfirmPlan, ahead: &Ahead<'_>) -> ExpectedRuns {
         let study = self.study;
         let trains_recipes = study.backend.trains_recipes();
         let trains = trains_recipes && study.plan.train.is_some() && self.problem_needs(LOSS);
         let mut expected = ExpectedRuns::default();
-        let is_before = |kind: u8| match ahead.next {
-            Some(Repeat::Longer { .. }) | None => true,
-            Some(Repeat::Loss { .. }) => kind > 0,
-            Some(Repeat::Cost) => kind > 1,
-        };
-        if let Some(lengths) = ahead.lengths.filter(|_| trains && is_before(0)) {
+        let comes = |stage: Stage| ahead.next <= stage;
+        if let Some(lengths) = ahead.lengths.filter(|_| trains && comes(Stage::LongerTrainings)) {
             for tokens in lengths.left(&ahead.made.longer) {
                 expected.add(1, self.longer_s(tokens, &lengths), ahead.left_s);
             }
         }
-        if trains && is_before(1) {
+        if trains && comes(Stage::OtherSeeds) {
             let most = plan.trainings(ahead.trainings).min(plan.trials * plan.repeats);
             expected.add(most.saturating_sub(ahead.made.seeds), self.trial_s(), ahead.left_s);
         }
@@ -132,8 +129,13 @@ impl Schedule<'_> {
 
     /// Whether a run that confirms a trial may begin: it has to fit into the time that is left beside the first repeats
     /// of a cost.
-    pub(super) fn has_time_for_run(&self, run: (TrialNumber, Repeat), repeated: &Repeated, plan: &ConfirmPlan) -> bool {
-        let (number, repeat) = run;
+    pub(super) fn has_time_for_run(
+        &self,
+        number: TrialNumber,
+        repeat: Repeat,
+        repeated: &Repeated,
+        plan: &ConfirmPlan,
+    ) -> bool {
         let costs_s = self.first_costs_s(plan);
         if repeat == Repeat::Cost && self.costs_in_share(plan) == 0 {
             return false;
@@ -189,7 +191,7 @@ impl Schedule<'_> {
 
     fn lengths_at_end(&self, plan: &ConfirmPlan, trainings: u64) -> Option<Lengths> {
         let params = &self.trials.all().first()?.params;
-        Lengths::after(self.study, plan, params, trainings, self.confirmation.pass()?)
+        Lengths::after(self.study, plan, params, trainings, self.confirmation.trained()?)
     }
 
     /// Trainings that the study will have made: those of its budget, as far as the time lasts.
@@ -238,7 +240,7 @@ impl Schedule<'_> {
     /// Seconds of a profile phase of so many steps, at the best throughput so far.
     fn profile_s(&self, steps: u64) -> Option<f64> {
         let throughput = *self.trials.finished_trials().best().get(THROUGHPUT)?;
-        let (rows, tokens) = self.confirmation.pass()?;
+        let TrainedRows { rows, tokens } = self.confirmation.trained()?;
         let base: &Recipe = self.study.base.as_ref()?;
         let params = &self.trials.all().first()?.params;
         let made = recipe_for(self.study, params).ok();

@@ -3,10 +3,11 @@
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
 
-use super::Confirmations;
 use peft_tune_core::objective::{LOSS, MEASURED_STEPS, Objective, PEAK_MEMORY, THROUGHPUT, is_of_target};
 use peft_tune_core::space::ConfirmPlan;
-use peft_tune_core::study::{Confirmed, Trial, TrialNumber, TrialState, disturbed, interval_of, with_confirmed};
+use peft_tune_core::study::{
+    Confirmations, Confirmed, Metrics, Trial, TrialNumber, TrialState, disturbed, interval_of, with_confirmed,
+};
 use peft_tune_search::{Preference, Problem, at_full_length, evaluated, recommend};
 
 /// Relative noise of a metric that does not say its own.
@@ -27,6 +28,13 @@ pub(super) struct Finalists<'a> {
     pub(super) given_up: &'a [TrialNumber],
     /// Relative noise of a loss that was trained once, where seeds are what makes it noisy.
     pub(super) loss_noise: Option<f64>,
+}
+
+/// Direction in which noise moves the values of a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Luck {
+    Better,
+    Worse,
 }
 
 impl Finalists<'_> {
@@ -92,9 +100,10 @@ impl Finalists<'_> {
             .filter(|rival| {
                 let mut shifted = history.to_vec();
                 for trial in &mut shifted {
-                    let better = trial.number == rival.number;
-                    if better || trial.number == recommended {
-                        self.shift(trial, better);
+                    match trial.number {
+                        number if number == rival.number => self.shift(trial, Luck::Better),
+                        number if number == recommended => self.shift(trial, Luck::Worse),
+                        _ => {}
                     }
                 }
                 chosen(self.problem, &shifted) == Some(rival.number)
@@ -103,8 +112,8 @@ impl Finalists<'_> {
             .collect()
     }
 
-    /// Makes the noisy objectives of a trial as much better or worse as their noise allows, but for what nobody would notice.
-    fn shift(&self, trial: &mut Trial, better: bool) {
+    /// Makes the noisy objectives of a trial as much better or worse as their noise allows.
+    fn shift(&self, trial: &mut Trial, luck: Luck) {
         let confirmed = self.confirmations.get(&trial.number);
         let TrialState::Complete { metrics } = &mut trial.state else {
             return;
@@ -117,24 +126,35 @@ impl Finalists<'_> {
             let repeated = confirmed
                 .and_then(|known| known.get(&objective.metric))
                 .filter(|one| one.repeats > 1);
-            let seeds = self.loss_noise.filter(|_| objective.metric == LOSS);
-            let noise = match (seeds, repeated) {
-                (Some(noise), Some(repeated)) => noise / (repeated.repeats as f64).sqrt(),
-                (Some(noise), None) => noise,
-                (None, Some(repeated)) => repeated.interval,
-                (None, None) => metrics.value(&interval_of(&objective.metric)).unwrap_or(USUAL_NOISE),
+            let noise = self.noise(objective, metrics, repeated, luck);
+            let towards = match luck {
+                Luck::Better => -1.0,
+                Luck::Worse => 1.0,
             };
-            // A disturbance only takes away: it makes no value worse than it is.
-            let only_slowed = !better && repeated.is_none() && disturbed(metrics).is_some();
-            let noise = if only_slowed { noise.min(USUAL_NOISE) } else { noise };
-            let is_speed = better && objective.metric == THROUGHPUT;
-            let noise = if is_speed { noise - NEGLIGIBLE } else { noise };
-            let towards = if better { -1.0 } else { 1.0 };
             let minimised = objective.minimised(value);
             metrics.insert(
                 objective.metric.clone(),
                 objective.minimised(minimised + towards * noise * minimised.abs()),
             );
+        }
+    }
+
+    /// Relative noise by which an objective may be better or worse than these metrics of a trial say, and its repeats.
+    fn noise(&self, objective: &Objective, metrics: &Metrics, repeated: Option<&Confirmed>, luck: Luck) -> f64 {
+        let seeds = self.loss_noise.filter(|_| objective.metric == LOSS);
+        let noise = match (seeds, repeated) {
+            (Some(noise), Some(repeated)) => noise / (repeated.repeats as f64).sqrt(),
+            (Some(noise), None) => noise,
+            (None, Some(repeated)) => repeated.interval,
+            (None, None) => metrics.value(&interval_of(&objective.metric)).unwrap_or(USUAL_NOISE),
+        };
+        match luck {
+            // A speed that is higher by what nobody would notice is none.
+            Luck::Better if objective.metric == THROUGHPUT => noise - NEGLIGIBLE,
+            Luck::Better => noise,
+            // A disturbance only takes away: it makes no value worse than it is.
+            Luck::Worse if repeated.is_none() && disturbed(metrics).is_some() => noise.min(USUAL_NOISE),
+            Luck::Worse => noise,
         }
     }
 
@@ -208,7 +228,6 @@ fn is_settled(confirmed: &BTreeMap<String, Confirmed>, plan: &ConfirmPlan, is_se
 mod tests {
     use super::*;
     use peft_tune_core::space::{RepeatsInAll, SearchSpace};
-    use peft_tune_core::study::Metrics;
 
     const PLAN: ConfirmPlan = ConfirmPlan {
         trials: 1,

@@ -2,9 +2,9 @@
 //! setting say of it, and which setting is recommended at that length.
 
 use super::finalists::Finalists;
-use super::{Confirmations, Repeated};
+use super::repeated::Repeated;
 use crate::tune::schedule::Schedule;
-use peft_tune_core::study::TrialNumber;
+use peft_tune_core::study::{Confirmations, TrialNumber};
 
 /// Rounds in which the setting that is recommended at a length may change the length.
 const ROUNDS: usize = 4;
@@ -17,13 +17,13 @@ impl Schedule<'_> {
             return Confirmations::new();
         };
         let mut said = longer.confirmed(None);
-        let Some((_, epoch_tokens)) = self.confirmation.pass().filter(|_| self.study.finds_length) else {
+        let Some(trained) = self.confirmation.trained().filter(|_| self.study.finds_length) else {
             return said;
         };
         let mut found = None;
         for _ in 0..ROUNDS {
             let recommended = recommended_with(&finalists, &said);
-            let next = recommended.and_then(|number| longer.found_length(number, epoch_tokens as f64));
+            let next = recommended.and_then(|number| longer.found_length(number, trained.tokens as f64));
             if next == found {
                 break;
             }

@@ -1,8 +1,8 @@
 //! Longer trainings that a budget of time does not allow.
 
-use super::Repeated;
 use super::lengths::Lengths;
 use super::long_training::LongTrainings;
+use super::repeated::Repeated;
 use crate::tune::confirmation::LackOfTime;
 use crate::tune::schedule::Schedule;
 

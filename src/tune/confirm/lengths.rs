@@ -1,8 +1,8 @@
 //! Lengths of longer trainings: how many of them there are, and of how many tokens each, as far as the tokens and the time last.
 
-use super::by_training;
+use super::trainings::by_training;
 use crate::space::{Study, recipe_for};
-use peft_tune_core::recipe::{EpochSteps, Recipe, TrainingLength};
+use peft_tune_core::recipe::{EpochSteps, Recipe, TrainedRows, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{Params, Trial};
 
@@ -39,12 +39,12 @@ pub(in crate::tune) struct Lengths {
 
 impl Lengths {
     /// The lengths of a study after these trials; `None` where it does not train longer: it trains at full length
-    /// already, is too small, or says so. `trained` are the rows and tokens of one pass through the data.
+    /// already, is too small, or says so.
     pub(in crate::tune) fn of(
         study: &Study,
         plan: &ConfirmPlan,
         history: &[Trial],
-        trained: (u64, u64),
+        trained: TrainedRows,
     ) -> Option<Self> {
         let trainings = by_training(study, history);
         let first = trainings.values().flatten().min_by_key(|trial| trial.number)?;
@@ -58,7 +58,7 @@ impl Lengths {
         plan: &ConfirmPlan,
         params: &Params,
         trainings: u64,
-        trained: (u64, u64),
+        trained: TrainedRows,
     ) -> Option<Self> {
         let train = study.plan.train.as_ref()?;
         let one = &recipe_for(study, params).ok()?;
@@ -146,14 +146,14 @@ impl Lengths {
 }
 
 /// Tokens of a training of this length.
-fn tokens_of(length: TrainingLength, recipe: &Recipe, (rows, tokens): (u64, u64)) -> u64 {
-    let of_epoch = EpochSteps::new(rows, &recipe.batch);
+fn tokens_of(length: TrainingLength, recipe: &Recipe, trained: TrainedRows) -> u64 {
+    let of_epoch = EpochSteps::new(trained.rows, &recipe.batch);
     let steps = match length {
         TrainingLength::Tokens(tokens) => return tokens,
         TrainingLength::Epochs(epochs) => of_epoch.of_epochs(epochs),
         TrainingLength::Steps(steps) => steps,
     };
-    (of_epoch.epochs_of(steps) * tokens as f64) as u64
+    (of_epoch.epochs_of(steps) * trained.tokens as f64) as u64
 }
 
 #[cfg(test)]
@@ -165,7 +165,8 @@ mod tests {
         let mut recipe = Recipe::new("m", peft_tune_core::recipe::DataSettings::default());
         (recipe.batch.micro_batch, recipe.batch.gradient_accumulation) = (4, 1);
         // Ten rows of 100 tokens are steps of 4, 4 and 2 rows.
-        let of = |length| tokens_of(length, &recipe, (10, 1000));
+        let trained = TrainedRows { rows: 10, tokens: 1000 };
+        let of = |length| tokens_of(length, &recipe, trained);
         let counts = [
             TrainingLength::Steps(2),
             TrainingLength::Steps(6),
@@ -178,7 +179,7 @@ mod tests {
             (400, 7)
         );
         recipe.batch.micro_batch = 64;
-        assert_eq!(tokens_of(TrainingLength::Steps(3), &recipe, (10, 1000)), 3000);
+        assert_eq!(tokens_of(TrainingLength::Steps(3), &recipe, trained), 3000);
     }
 
     #[test]

@@ -8,15 +8,17 @@
 
 use std::collections::BTreeMap;
 
-use super::by_training;
 use super::finalists::Finalists;
 use super::lengths::{FIRST, Lengths, THEN};
+use super::trainings::by_training;
 use crate::space::{Study, recipe_for};
 use crate::store::LONGER_DIVERGED_STEP;
 use peft_tune_core::objective::{FULL_TOKENS, LONGER_TOKENS, LOSS, LOSS_LONGER, THROUGHPUT};
 use peft_tune_core::recipe::{OptimizerKind, Precision, Recipe, RecipeKey};
 use peft_tune_core::space::SearchSpace;
-use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, Trial, TrialNumber, with_confirmed};
+use peft_tune_core::study::{
+    Confirmations, Confirmed, Metrics, ParamValue, Params, Trial, TrialNumber, with_confirmed,
+};
 use peft_tune_search::{FoundLength, LOSS_BY_CHANCE, LossRise, varied};
 
 /// Share of another learning rate that is about half of it.
@@ -249,10 +251,7 @@ impl<'a> LongTrainings<'a> {
 
     /// Values that the longest training of each setting gives to all trials that would train the same, with the full
     /// length that was found.
-    pub(in crate::tune) fn confirmed(
-        &self,
-        found: Option<&FoundLength>,
-    ) -> BTreeMap<TrialNumber, BTreeMap<String, Confirmed>> {
+    pub(in crate::tune) fn confirmed(&self, found: Option<&FoundLength>) -> Confirmations {
         let once = |value: f64| Confirmed {
             value,
             interval: 1.0,

@@ -3,10 +3,11 @@
 use super::finalists::{Finalists, next_trial};
 use super::lengths::Lengths;
 use super::long_training::LongTrainings;
+use super::repeat::Repeat;
+use super::repeated::Repeated;
 use super::seeds::SeedRuns;
-use super::{Repeat, Repeated};
 use crate::tune::confirmation::is_cost;
-use crate::tune::reported::needed;
+use crate::tune::needed_metrics::needed;
 use crate::tune::schedule::Schedule;
 use peft_tune_core::objective::{LOSS, THROUGHPUT};
 use peft_tune_core::space::ConfirmPlan;
@@ -16,7 +17,8 @@ impl Schedule<'_> {
     /// The next run, where there is time for it. The loss comes before the cost: it decides whose cost is worth
     /// knowing.
     pub(super) fn next_repeat(&self, repeated: &Repeated, plan: &ConfirmPlan) -> Option<(TrialNumber, Repeat)> {
-        let has_time = |one: &(TrialNumber, Repeat)| self.has_time_for_run(*one, repeated, plan);
+        let has_time =
+            |(number, repeat): &(TrialNumber, Repeat)| self.has_time_for_run(*number, *repeat, repeated, plan);
         let finalists = self.finalists(repeated);
         let longer = self.next_longer(&finalists, repeated);
         let longer = longer.map(|(number, tokens)| (number, Repeat::Longer { tokens }));
@@ -95,7 +97,7 @@ impl Schedule<'_> {
             study,
             plan,
             self.trials.all(),
-            self.confirmation.pass().filter(|_| trains)?,
+            self.confirmation.trained().filter(|_| trains)?,
         )
     }
 

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use super::by_training;
 use super::finalists::Finalists;
+use super::trainings::by_training;
 use crate::space::Study;
 use crate::tune::confirmation::is_training;
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::space::ConfirmPlan;
-use peft_tune_core::study::{Confirmed, Metrics, RunSpread, Trial, TrialNumber};
+use peft_tune_core::study::{Confirmations, Confirmed, Metrics, RunSpread, Trial, TrialNumber};
 
 /// Relative standard deviation of the loss by the seed before anything is known of it, and the degrees of freedom that it counts as.
-const USUAL: (f64, usize) = (0.005, 3);
+const USUAL_DEVIATION: f64 = 0.005;
+const USUAL_FREEDOM: usize = 3;
 
 /// Trainings with other seeds that make a mean.
 const FEWEST: usize = 2;
@@ -73,7 +74,7 @@ impl SeedRuns {
     }
 
     /// The loss that repeats confirm of each trial that was trained again, or would train the same.
-    pub(super) fn confirmed(&self) -> BTreeMap<TrialNumber, BTreeMap<String, Confirmed>> {
+    pub(super) fn confirmed(&self) -> Confirmations {
         let spread = self.spread();
         let repeated = self.0.iter().filter(|training| !training.losses.is_empty());
         let said = repeated.filter_map(|training| {
@@ -90,8 +91,7 @@ impl SeedRuns {
     /// Half width of the 95% interval of a loss that was trained once, as a share of it, by the repeats of all
     /// trainings together, beginning from what is usual.
     pub(super) fn noise(&self) -> f64 {
-        let (usual, freedom) = USUAL;
-        1.96 * self.spread().known_before(usual, freedom).deviation()
+        1.96 * self.spread().known_before(USUAL_DEVIATION, USUAL_FREEDOM).deviation()
     }
 
     fn spread(&self) -> RunSpread {

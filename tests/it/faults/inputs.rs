@@ -129,6 +129,7 @@ fn a_variable_that_cannot_be_read_is_refused_before_anything_runs() {
         ("PEFT_TUNE_ROW_TIMEOUT_S", "10 minutes"),
         ("PEFT_TUNE_CACHE_GIB", "-1"),
         ("PEFT_TUNE_READING_LINE_S", "1s"),
+        ("PEFT_TUNE_GPU_CHECK_SECONDS", "5m"),
         ("PEFT_TUNE_PRODUCTS", "last"),
         ("RAYON_NUM_THREADS", "two"),
     ] {

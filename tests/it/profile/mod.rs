@@ -2,6 +2,7 @@
 
 mod command;
 mod decoding;
+mod findings;
 mod free_steps;
 mod kept;
 mod not_stored;

@@ -10,7 +10,8 @@ use crate::faults::bench::Bench;
 use crate::mocked::errors_of;
 use crate::trl_backend::{has_python, search, with_stand_ins};
 
-fn profile(directory: &Path, arguments: &[&str]) -> Command {
+/// A profile in the stand-in of TRL, whose updates take most of a step.
+pub(super) fn profile(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = crate::program();
     command.arg("profile").args(arguments).current_dir(directory);
     command.args(["--backend", "trl", "--python", "python3"]);
@@ -40,7 +41,7 @@ fn sum(values: &Value, field: &str) -> f64 {
 }
 
 /// A recipe on a model that the stand-ins load: they ask for a tokenizer.
-fn bench(more: &str) -> tempfile::TempDir {
+pub(super) fn bench(more: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart/base");
     recipe(folder.path(), more);

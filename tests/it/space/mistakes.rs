@@ -52,7 +52,7 @@ fn values_of_the_wrong_type_are_named() {
     insta::assert_snapshot!(top("objectives: throughput"), @"space.yaml:3:13: key `objectives`: found `throughput`; write a list");
     insta::assert_snapshot!(top("trial: {profile_steps: 0}"), @"space.yaml:3:24: key `trial.profile_steps`: found the number 0; write a whole number, 1 or more, such as 60000, 60k or 1.5M");
     insta::assert_snapshot!(top("sampler: annealing"), @"space.yaml:3:10: key `sampler`: found `annealing`; write one of auto, random, sobol, grid, nsga2, tpe, bayes, or {kind: .., options: {..}}");
-    insta::assert_snapshot!(top("backend: docker"), @"space.yaml:3:10: key `backend`: found `docker`; write native, trl, auto, {trl: {python: ..}}, or {command: [program, argument, ..]}");
+    insta::assert_snapshot!(top("backend: docker"), @"space.yaml:3:10: key `backend`: found `docker`; write native, trl, unsloth, auto, {trl: {python: ..}}, {unsloth: {python: ..}}, {auto: {python: ..}}, or {command: [program, argument, ..]}");
     insta::assert_snapshot!(space("  rank: {low: four, high: 8}"), @"space.yaml:5:15: key `space.rank.low`: found `four`; write a number");
     insta::assert_snapshot!(space("  rank: {low: 4.5, high: 8}"), @"space.yaml:5:15: key `space.rank.low`: `4.5` is not legal for `rank`; write a whole number from 1 to 4096");
     insta::assert_snapshot!(space("  optimizer: {low: 1, high: 8}"), @"space.yaml:5:3: key `space.optimizer`: found a range; write a list of choices, each one of adamw, sgd, adamw_8bit, paged_adamw, paged_adamw_8bit, lion, lion_8bit, adafactor, muon, adamw_schedulefree");

@@ -1,10 +1,23 @@
-"""A stand-in for PyTorch: tables of numbers with the few operations that a worker needs, on a processor, and nothing learnt by itself."""
+"""A stand-in for PyTorch: tables of numbers with the few operations that a worker needs, and nothing learnt by itself."""
 
 import contextlib
 
 from . import cuda, distributed, profiler  # noqa: F401
 
 _threads = 1
+
+
+class DType:
+    """A type of numbers."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __repr__(self):
+        return f"torch.{self.name}"
+
+
+bfloat16, float16, float32 = map(DType, ("bfloat16", "float16", "float32"))
 
 
 def set_num_threads(threads):

@@ -5,6 +5,8 @@ import json
 import time
 from types import SimpleNamespace
 
+from . import cuda
+
 _events = []
 #: Marks and ops that ended while a profiler ran; `None` where none runs.
 _spans = None
@@ -16,6 +18,7 @@ class ProfilerActivity:
 
 def take(size):
     """Takes bytes, or gives them back where there are fewer than none."""
+    cuda.take(size)
     fields = SimpleNamespace(alloc_size=size)
     _events.append(SimpleNamespace(name="[memory]", children=[], start_time_ns=len(_events), extra_fields=fields))
 

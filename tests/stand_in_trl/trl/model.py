@@ -12,7 +12,8 @@ NO_TARGET = -100
 
 
 class Model:
-    def __init__(self, numbers):
+    def __init__(self, numbers, attention):
+        self.config = SimpleNamespace(_attn_implementation=attention)
         self.weight = Parameter(4 * numbers, requires_grad=False)
         self.adapter = None
         self.training = False
@@ -55,7 +56,7 @@ class Model:
     def slope(self, token):
         return -2.0 * (GAIN - 0.1 * (token % 7)) * self.distance()
 
-    def __call__(self, input_ids, labels, attention_mask=None, use_cache=False, fused_lm_head=True):
+    def __call__(self, input_ids, labels, attention_mask=None, position_ids=None, use_cache=False, fused_lm_head=True):
         targets = [row[1:] for row in labels.rows]
         is_target = [[token != NO_TARGET for token in row] for row in targets]
         losses = [[-self.nats(token) if token != NO_TARGET else 0.0 for token in row] for row in targets]

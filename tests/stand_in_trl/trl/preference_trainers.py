@@ -1,4 +1,5 @@
-"""Trainers that compare answers: they make tokens of texts, ask a reference, and learn the one number by trying both ways.
+"""Trainers that compare answers: they make tokens of texts, ask a reference, and learn the one number by trying both ways. Ranks share
+their micro-batches, and average what each has learnt.
 
 A word is a token, its letters are its number. Words of seven letters gain more by a training than words of six.
 """
@@ -8,7 +9,7 @@ import math
 
 from torch import Column, Tensor
 
-from .sft_trainer import SFTTrainer, padded
+from .sft_trainer import SFTTrainer, padded, ranks, summed
 
 #: Distance of the two numbers that a slope is measured between.
 APART = 1e-4
@@ -64,11 +65,11 @@ def words_of(text):
 class PreferenceTrainer(SFTTrainer):
     """What the trainers have in common."""
 
-    def __init__(self, model, args, train_dataset, **others):
+    def __init__(self, model, args, train_dataset, ref_model=None, **others):
         super().__init__(model, args, train_dataset, **others)
         self.beta = args.beta
         self.precompute_ref_logps = args.precompute_ref_log_probs
-        self.ref_model = None
+        self.ref_model = ref_model
         assert args.disable_dropout in (True, False)
         self.train_dataset = train_dataset.map(self.tokens)
 
@@ -84,7 +85,7 @@ class PreferenceTrainer(SFTTrainer):
             model.adapter.value = value + side * APART
             sides.append(self.compute_loss(model, inputs))
         model.adapter.value = value
-        self._slope += (sides[1] - sides[0]) / (2 * APART) / parts
+        self._slope += (sides[1] - sides[0]) / (2 * APART) / parts / ranks()[1]
         return loss / parts
 
     def likelihoods(self, model, inputs, part=""):
@@ -156,7 +157,9 @@ class KTOTrainer(PreferenceTrainer):
             of_answers, of_others = inputs["ref_logps"], inputs["ref_KL_logps"]
         else:
             of_answers, of_others = self.compute_ref_log_probs(model, inputs)
-        stray = max(sum(one - other for one, other in zip(others, of_others)) / len(others), 0.0)
+        # That of the micro-batches of all ranks.
+        drift = sum(one - other for one, other in zip(others, of_others)) / len(others)
+        stray = max(summed(drift) / ranks()[1], 0.0)
         sides = [1 if label else -1 for label in inputs["label"]]
         rewards = [self.beta * (one - other - stray) for one, other in zip(answers, of_answers)]
         return sum(1 - 1 / (1 + math.exp(-side * reward)) for side, reward in zip(sides, rewards)) / len(sides)

@@ -1,6 +1,7 @@
 """A trainer that calls what a real one calls, in its order, and learns one number. Ranks share its micro-batches.
 
-`STAND_IN_STEP_S` makes each step take so many seconds, `STAND_IN_TOKEN_BYTES` each token leave so many bytes.
+`STAND_IN_STEP_S` makes the update of each step take so many seconds, `STAND_IN_ROW_S` the reading of each row;
+`STAND_IN_TOKEN_BYTES` makes each token leave so many bytes.
 `STAND_IN_REPLAY` names a file with a training of another engine, as `peft-tune check --json` prints it: its losses, norms
 and rates are then what this one has, as if it computed alike. With `STAND_IN_SHUFFLES` it takes rows in another order than
 it is told.
@@ -10,6 +11,7 @@ signal.
 
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -53,6 +55,14 @@ class Collator:
 def padded(rows, filler):
     longest = max(map(len, rows))
     return Tensor([row + [filler] * (longest - len(row)) for row in rows])
+
+
+def pass_over_scores(rows, length):
+    """Makes the scores of attention in an op of their own, as no attention but the eager one does."""
+    start = time.perf_counter()
+    for place in list(range(length)) * rows:
+        sum(math.exp(other - place) for other in range(place + 1))
+    profiler.note("aten::_softmax", start, [(rows, length, length)])
 
 
 def replayed():
@@ -131,9 +141,13 @@ class SFTTrainer:
             raise RuntimeError(word)
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
-        chosen = [[self.train_dataset[row] for row in next(epoch_iterator)] for _ in range(num_batches)]
+        chosen = [[self._row(number) for number in next(epoch_iterator)] for _ in range(num_batches)]
         samples = [self.data_collator(rows) for rows in chosen]
         return samples, summed(sum((sample["labels"] != -100).sum() for sample in samples))
+
+    def _row(self, number):
+        time.sleep(float(os.environ.get("STAND_IN_ROW_S", 0)))
+        return self.train_dataset[number]
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         rows, length = inputs["input_ids"].shape
@@ -146,7 +160,10 @@ class SFTTrainer:
         return loss
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        start, (rows, length) = time.perf_counter(), inputs["input_ids"].shape
+        rows, length = inputs["input_ids"].shape
+        if self.model.config._attn_implementation == "eager":
+            pass_over_scores(rows, length)
+        start = time.perf_counter()
         if self._replay is not None:
             targets = sum(token != -100 for row in inputs["labels"].rows for token in row[1:])
             loss = self._replayed_step()["loss"] * targets / num_items_in_batch

@@ -131,13 +131,7 @@ impl Experts {
     /// The modules of a sparse layer that are linear layers of their own: router, shared expert and its gate.
     pub(super) fn modules(&self, hidden: usize) -> Vec<LinearModule> {
         use LinearRole::{Down, Gate, Router, SharedGate, Up};
-        let module = |role, name, in_features, out_features| LinearModule {
-            role,
-            name,
-            in_features,
-            out_features,
-            bias: false,
-        };
+        let module = LinearModule::without_bias;
         let mut modules = vec![LinearModule {
             bias: self.biases,
             ..module(Router, self.names.router, hidden, self.count)
@@ -308,10 +302,7 @@ mod tests {
         assert!(has("model.layers.1.mlp.up_proj.weight") && !has("model.layers.1.mlp.gate.weight"));
         assert!(has("model.layers.0.mlp.experts.7.up_proj.weight") && has("model.layers.0.mlp.gate.weight"));
         assert!(!has("model.layers.0.mlp.up_proj.weight"));
-        let elements: usize = tensors
-            .iter()
-            .map(|tensor| tensor.shape.iter().product::<usize>())
-            .sum();
+        let elements: usize = tensors.iter().map(|tensor| tensor.elements()).sum();
         assert_eq!(architecture.parameter_count().total(), elements);
     }
 

@@ -147,10 +147,7 @@ mod tests {
         assert_eq!(names(&plain).len(), 4);
         for architecture in [latent, plain] {
             let tensors = architecture.tensors();
-            let elements: usize = tensors
-                .iter()
-                .map(|tensor| tensor.shape.iter().product::<usize>())
-                .sum();
+            let elements: usize = tensors.iter().map(|tensor| tensor.elements()).sum();
             assert_eq!(architecture.parameter_count().total(), elements);
         }
     }

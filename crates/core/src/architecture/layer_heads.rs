@@ -179,10 +179,7 @@ mod tests {
     fn counts_agree_with_the_tensors() {
         let model = parse(r#", "global_head_dim": 32, "attention_k_eq_v": true"#).unwrap();
         let tensors = model.tensors();
-        let elements: usize = tensors
-            .iter()
-            .map(|tensor| tensor.shape.iter().product::<usize>())
-            .sum();
+        let elements: usize = tensors.iter().map(|tensor| tensor.elements()).sum();
         assert_eq!(model.parameter_count().total(), elements);
         let has = |name: &str| {
             tensors

@@ -52,13 +52,7 @@ impl LayerInputs {
 
     /// The linear layers of each decoder layer, in the order of the forward pass.
     pub(super) fn modules(&self, hidden: usize) -> [LinearModule; 2] {
-        let module = |role, name, in_features, out_features| LinearModule {
-            role,
-            name,
-            in_features,
-            out_features,
-            bias: false,
-        };
+        let module = LinearModule::without_bias;
         [
             module(LinearRole::InputGate, "per_layer_input_gate", hidden, self.width),
             module(LinearRole::InputProjection, "per_layer_projection", self.width, hidden),
@@ -67,13 +61,8 @@ impl LayerInputs {
 
     /// The linear layer that stands beside the decoder layers, by its whole name.
     pub(super) fn outer_module(&self, hidden: usize, layers: usize) -> LinearModule {
-        LinearModule {
-            role: LinearRole::LayerInputs,
-            name: LAYER_INPUT_PROJECTION,
-            in_features: hidden,
-            out_features: layers * self.width,
-            bias: false,
-        }
+        let outputs = layers * self.width;
+        LinearModule::without_bias(LinearRole::LayerInputs, LAYER_INPUT_PROJECTION, hidden, outputs)
     }
 
     /// The tensors that are no linear layers.

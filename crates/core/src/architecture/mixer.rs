@@ -67,15 +67,8 @@ pub(crate) fn is_frozen(name: &str) -> bool {
 impl Mixer {
     /// The linear layers that stand in the place of attention's, where others do.
     pub(super) fn modules(&self, hidden: usize) -> Option<Vec<LinearModule>> {
-        let module = |role, name, in_features, out_features| LinearModule {
-            role,
-            name,
-            in_features,
-            out_features,
-            bias: false,
-        };
-        let input = |name, out_features| module(LinearRole::MixerInput, name, hidden, out_features);
-        let output = |name, in_features| module(LinearRole::Output, name, in_features, hidden);
+        let input = |name, out_features| LinearModule::without_bias(LinearRole::MixerInput, name, hidden, out_features);
+        let output = |name, in_features| LinearModule::without_bias(LinearRole::Output, name, in_features, hidden);
         match self {
             Self::Attention => None,
             Self::Convolution(_) => Some(vec![input("conv.in_proj", 3 * hidden), output("conv.out_proj", hidden)]),
@@ -295,10 +288,7 @@ mod tests {
             ("linear_attn.out_proj", 4096),
         ];
         assert_eq!(rows(0)[..5], inputs);
-        let elements = model
-            .tensors()
-            .into_iter()
-            .map(|tensor| tensor.shape.iter().product::<usize>());
+        let elements = model.tensors().into_iter().map(|tensor| tensor.elements());
         assert_eq!(model.parameter_count().total(), elements.sum::<usize>());
         let heads = parse(&QWEN.replace('{', r#"{"linear_num_key_heads": 5, "#))
             .unwrap_err()
@@ -319,10 +309,7 @@ mod tests {
     fn counts_agree_with_the_tensors() {
         for (hidden, wide, heads, _) in LFM2 {
             let model = parse(&lfm2(hidden, wide, heads)).unwrap();
-            let elements = model
-                .tensors()
-                .into_iter()
-                .map(|tensor| tensor.shape.iter().product::<usize>());
+            let elements = model.tensors().into_iter().map(|tensor| tensor.elements());
             assert_eq!(model.parameter_count().total(), elements.sum::<usize>());
         }
     }

@@ -82,6 +82,7 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
         return Err(config.impossible("num_hidden_layers", layers, format!("at most {MOST_LAYERS}")));
     }
     let max_positions = config.dimension("max_position_embeddings")?;
+    let (activation_key, default_activation) = switches.activation;
     Ok(Architecture {
         family,
         within: None,
@@ -123,7 +124,7 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
         fused_qkv: switches.fused_qkv,
         fused_gate_up: switches.fused_gate_up,
         names: switches.names,
-        activation: activation(config, switches.activation)?,
+        activation: activation(config, activation_key, default_activation)?,
         tied_embeddings: tied_embeddings(config, switches)?,
         embedding_scale: factor(config, switches.embedding_scale, hidden_size)?,
         residual_scale: factor(config, switches.residual_scale, hidden_size)?,
@@ -257,7 +258,7 @@ fn dtype(config: &Config) -> Result<Option<Dtype>, ArchitectureError> {
     }
 }
 
-fn activation(config: &Config, (key, default): (&'static str, Activation)) -> Result<Activation, ArchitectureError> {
+fn activation(config: &Config, key: &'static str, default: Activation) -> Result<Activation, ArchitectureError> {
     match config.optional_text(key)? {
         None => Ok(default),
         Some("silu" | "swish") => Ok(Activation::Silu),

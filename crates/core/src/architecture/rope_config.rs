@@ -86,7 +86,7 @@ pub(super) fn of_both(
     let Some(parameters) = config.object("rope_parameters")? else {
         let turning = (full.head_dim as f64 * SHARE) as usize / 2;
         return Ok(vec![
-            proportional(full, full.default_base, (turning, 1.0)),
+            proportional(full, full.default_base, turning, 1.0),
             one(config, None, sliding)?,
         ]);
     };
@@ -124,14 +124,11 @@ fn read_proportional(parameters: &Config, context: RopeContext) -> Result<Rope, 
     }
     let turning = (share * context.head_dim as f64) as usize / 2;
     let factor = parameters.optional_positive("factor")?.unwrap_or(1.0);
-    Ok(proportional(
-        context,
-        base.unwrap_or(context.default_base),
-        (turning, factor),
-    ))
+    let base = base.unwrap_or(context.default_base);
+    Ok(proportional(context, base, turning, factor))
 }
 
-fn proportional(context: RopeContext, base: f64, (turning, factor): (usize, f64)) -> Rope {
+fn proportional(context: RopeContext, base: f64, turning: usize, factor: f64) -> Rope {
     Rope {
         base,
         rotary_dims: context.head_dim,

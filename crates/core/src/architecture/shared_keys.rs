@@ -65,10 +65,7 @@ mod tests {
     fn counts_agree_with_the_tensors() {
         let model = parse(r#", "num_kv_shared_layers": 2, "use_double_wide_mlp": true"#).unwrap();
         let tensors = model.tensors();
-        let elements: usize = tensors
-            .iter()
-            .map(|tensor| tensor.shape.iter().product::<usize>())
-            .sum();
+        let elements: usize = tensors.iter().map(|tensor| tensor.elements()).sum();
         assert_eq!(model.parameter_count().total(), elements);
         let shape = |name: &str| {
             tensors

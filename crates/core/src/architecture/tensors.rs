@@ -80,6 +80,19 @@ pub struct LinearModule {
     pub bias: bool,
 }
 
+impl LinearModule {
+    /// A linear layer without a bias.
+    pub(super) fn without_bias(role: LinearRole, name: &'static str, in_features: usize, out_features: usize) -> Self {
+        Self {
+            role,
+            name,
+            in_features,
+            out_features,
+            bias: false,
+        }
+    }
+}
+
 /// A projection of a decoder layer: a linear layer, or some rows of one that stands for several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Projection {
@@ -92,6 +105,13 @@ pub struct Projection {
 pub struct TensorShape {
     pub name: String,
     pub shape: Vec<usize>,
+}
+
+impl TensorShape {
+    /// Number of the tensor's elements.
+    pub(super) fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
 }
 
 /// Parameters by part of the model.
@@ -148,11 +168,8 @@ impl Architecture {
         let (query, kv) = (self.query_size(index), self.kv_size(index));
         let gated = if self.head_gates { 2 * query } else { query };
         let module = |role, name, in_features, out_features, bias| LinearModule {
-            role,
-            name,
-            in_features,
-            out_features,
             bias,
+            ..LinearModule::without_bias(role, name, in_features, out_features)
         };
         let mut modules = if let Some(latent) = self.latent {
             latent.modules(hidden, self.heads, self.qkv_bias)
@@ -416,7 +433,7 @@ impl Architecture {
                 Mixer::Attention => attending(index),
                 mixer => {
                     let tensors = mixer.tensors(self.hidden_size).into_iter();
-                    tensors.map(|tensor| tensor.shape.iter().product::<usize>()).sum()
+                    tensors.map(|tensor| tensor.elements()).sum()
                 }
             })
             .sum();
@@ -562,11 +579,7 @@ mod tests {
     #[test]
     fn counts_agree_with_the_tensors() {
         for architecture in [llama(), qwen3(), gemma3(), phi3()] {
-            let elements: usize = architecture
-                .tensors()
-                .iter()
-                .map(|tensor| tensor.shape.iter().product::<usize>())
-                .sum();
+            let elements: usize = architecture.tensors().iter().map(|tensor| tensor.elements()).sum();
             assert_eq!(architecture.parameter_count().total(), elements);
         }
     }

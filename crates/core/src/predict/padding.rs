@@ -38,14 +38,14 @@ pub(super) fn mean_longest_of_similar(lengths: &[usize], rows: usize, span: usiz
     sum / span.div_ceil(rows) as f64
 }
 
-/// Share of padding among all tokens of micro-batches of `rows` rows; `lengths` are sorted.
-pub fn padding_share(lengths: &[usize], rows: usize) -> f64 {
+/// Share of padding among all tokens of micro-batches of `rows` rows, which are padded to the longest of these sorted `lengths`;
+/// `mean` tokens of a row are none.
+pub fn padding_share(lengths: &[usize], mean: f64, rows: usize) -> f64 {
     let longest = mean_longest(lengths, rows);
-    if lengths.is_empty() || longest <= 0.0 {
-        return 0.0;
+    match longest > 0.0 {
+        true => (1.0 - mean / longest).max(0.0),
+        false => 0.0,
     }
-    let mean = lengths.iter().sum::<usize>() as f64 / lengths.len() as f64;
-    (1.0 - mean / longest).max(0.0)
 }
 
 #[cfg(test)]
@@ -82,7 +82,8 @@ mod tests {
         #[test]
         fn larger_micro_batches_never_pad_less(mut lengths in prop::collection::vec(1_usize..500, 1..40)) {
             lengths.sort_unstable();
-            let shares: Vec<f64> = (1..=lengths.len()).map(|rows| padding_share(&lengths, rows)).collect();
+            let mean = lengths.iter().sum::<usize>() as f64 / lengths.len() as f64;
+            let shares: Vec<f64> = (1..=lengths.len()).map(|rows| padding_share(&lengths, mean, rows)).collect();
             prop_assert!(shares[0].abs() < 1e-9);
             prop_assert!(shares.windows(2).all(|pair| pair[0] <= pair[1] + 1e-12));
         }
@@ -103,8 +104,8 @@ mod tests {
     #[test]
     fn rows_of_one_length_and_data_smaller_than_a_micro_batch() {
         // The mean of equal numbers is one of them but for its last bit.
-        assert!(padding_share(&[7; 5], 3) < 1e-12);
+        assert!(padding_share(&[7; 5], 7.0, 3) < 1e-12);
         assert_eq!(mean_longest(&[3, 9], 8), 9.0);
-        assert_eq!((mean_longest(&[], 2), padding_share(&[], 2)), (0.0, 0.0));
+        assert_eq!((mean_longest(&[], 2), padding_share(&[], 0.0, 2)), (0.0, 0.0));
     }
 }

@@ -393,6 +393,11 @@ impl StepTrace<'_> {
     }
 
     /// The ops of the update.
+    ///
+    /// Design note: they stand here and not in the trace of [`Segment::Update`], which says what an update holds. That trace is of
+    /// all trainings together, where queues of the host need each training's own ops; it is empty where the host updates what a GPU
+    /// trains, whose ops count all the same; it has the copies by which the CPU scales 16-bit gradients back; and of Muon it has the
+    /// single tensor ops, or nothing for matrices that a GPU updates in blocks, where here are rounds over whole matrices.
     pub(super) fn update_ops(&self) -> Vec<Op> {
         let slots = &self.network.slots;
         let mut ops = vec![update(Pass::Clip, self.network.trained_elements(), 1)];

@@ -19,7 +19,7 @@ use super::roofline::Traffic;
 use super::seconds::Seconds;
 use super::segment::Segment;
 use super::step::{SegmentTraces, StepTrace};
-use super::step_ops::{StepOps, StepPart};
+use super::step_ops::{OpsOfPart, StepOps, StepPart};
 use super::stream::StreamShape;
 use super::trace::Trace;
 use crate::plan::{LayerKeep, Memory};
@@ -245,7 +245,7 @@ impl Predictor {
             tokens: stream.tokens() * first.recipe.batch.micro_batches() as f64,
             parts: Vec::new(),
         };
-        for (part, times, ops) in step.ops.parts() {
+        for OpsOfPart { part, times, ops } in step.ops.parts() {
             let kinds = self.kinds(ops, clock.as_ref(), context);
             costs.parts.push(PartCosts::new(part, times, kinds, &mut traces)?);
         }

@@ -30,6 +30,16 @@ struct PartEnd {
     end: usize,
 }
 
+/// Ops of a part of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpsOfPart<'a> {
+    pub part: StepPart,
+    /// Times that the part runs.
+    pub times: f64,
+    /// Ops, each as often as it runs in all of these.
+    pub ops: &'a [Op],
+}
+
 impl StepOps {
     /// Adds the ops of a part that runs so many times; `ops` are those of one time.
     pub(super) fn push(&mut self, part: StepPart, times: f64, ops: impl IntoIterator<Item = Op>) {
@@ -47,10 +57,14 @@ impl StepOps {
         self.parts.iter_mut().for_each(|part| part.times *= times);
     }
 
-    /// The parts, how often each runs, and its ops as often as they run in all of these.
-    pub(super) fn parts(&self) -> impl Iterator<Item = (StepPart, f64, &[Op])> {
+    /// The parts in their order.
+    pub(super) fn parts(&self) -> impl Iterator<Item = OpsOfPart<'_>> {
         let starts = std::iter::once(0).chain(self.parts.iter().map(|part| part.end));
         let parts = self.parts.iter().zip(starts);
-        parts.map(|(PartEnd { part, times, end }, start)| (*part, *times, &self.ops[start..*end]))
+        parts.map(|(PartEnd { part, times, end }, start)| OpsOfPart {
+            part: *part,
+            times: *times,
+            ops: &self.ops[start..*end],
+        })
     }
 }

@@ -113,12 +113,17 @@ impl Workload {
 /// Rows of a data set, as far as cost depends on them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowLengths {
-    /// (tokens, targets) of each row's documents, rows with the most tokens first; no more than a micro-batch may have.
+    /// (tokens, targets) of each row's documents, the longest rows first; no more than a micro-batch may have.
     longest: Vec<Vec<(usize, usize)>>,
     /// The mean row.
     mean: StreamShape,
-    /// Tokens of each row, the shortest first.
+    /// Tokens that stacks make the rows of a micro-batch as long as, of each row, the shortest first: those of all its documents, or of
+    /// the longest one of a pair.
     lengths: Vec<usize>,
+    /// Tokens of the mean row.
+    mean_tokens: f64,
+    /// Documents of a row that are rows of their own in a stack: both of a pair, else the row.
+    sequences: usize,
     /// Whether these are all rows.
     is_whole: bool,
 }
@@ -134,36 +139,54 @@ const SORTED_STEPS: usize = 50;
 const LEAST_SPANS: usize = 4;
 
 impl RowLengths {
-    /// Rows from the (tokens, targets) of their documents.
-    pub fn new(mut rows: Vec<Vec<(usize, usize)>>) -> Self {
-        rows.sort_by_key(|row| std::cmp::Reverse(row.iter().map(|(tokens, _)| tokens).sum::<usize>()));
-        let tokens = |row: &Vec<(usize, usize)>| row.iter().map(|(tokens, _)| tokens).sum();
-        let lengths = rows.iter().rev().map(tokens).collect();
+    /// Rows from the (tokens, targets) of their documents, which lie end to end.
+    pub fn new(rows: Vec<Vec<(usize, usize)>>) -> Self {
+        Self::with_lengths(rows, 1, |row| row.iter().map(|(tokens, _)| tokens).sum())
+    }
+
+    /// Pairs from the (tokens, targets) of their sequences, which lie side by side.
+    pub fn of_pairs(rows: Vec<Vec<(usize, usize)>>) -> Self {
+        let longest = |row: &[(usize, usize)]| row.iter().map(|(tokens, _)| *tokens).max();
+        Self::with_lengths(rows, 2, |row| longest(row).unwrap_or(0))
+    }
+
+    fn with_lengths(
+        mut rows: Vec<Vec<(usize, usize)>>,
+        sequences: usize,
+        length: impl Fn(&[(usize, usize)]) -> usize,
+    ) -> Self {
+        rows.sort_by_key(|row| std::cmp::Reverse(length(row)));
+        let lengths = rows.iter().rev().map(|row| length(row)).collect();
         let all: Vec<&(usize, usize)> = rows.iter().flatten().collect();
+        let tokens: usize = all.iter().map(|(tokens, _)| *tokens).sum();
         let mean = stream(&all, 1.0 / rows.len().max(1) as f64, LENGTHS);
+        let mean_tokens = tokens as f64 / rows.len().max(1) as f64;
         rows.truncate(MOST_ROWS);
         Self {
             longest: rows,
             mean,
             lengths,
+            mean_tokens,
+            sequences,
             is_whole: true,
         }
     }
 
-    /// Rows of a sample, of which the mean is known and the longest is not: it is taken for one of `sequence_length` tokens.
-    pub fn of_sample(rows: Vec<Vec<(usize, usize)>>, sequence_length: usize) -> Self {
-        let longest = vec![vec![(sequence_length, sequence_length.saturating_sub(1))]];
+    /// Takes the rows for a sample, of which the mean is known and the longest is not: it is one of `sequence_length` tokens.
+    #[must_use]
+    pub fn as_sample(self, sequence_length: usize) -> Self {
+        let full = (sequence_length, sequence_length.saturating_sub(1));
         Self {
-            longest,
+            longest: vec![vec![full; self.sequences]],
             is_whole: false,
-            ..Self::new(rows)
+            ..self
         }
     }
 
-    /// Tokens of the mean row, and of the longest of the mean micro-batch where other stacks put the micro-batches of `batch` together.
+    /// Tokens of the mean row, and those that the mean micro-batch is padded to where other stacks put the micro-batches of `batch`
+    /// together.
     pub fn mean_and_longest(&self, batch: &BatchSettings) -> (f64, f64) {
         let rows = self.lengths.len();
-        let mean = self.lengths.iter().sum::<usize>() as f64 / rows.max(1) as f64;
         let longest = if batch.group_by_length {
             let step = batch.global_batch().max(1);
             let steps = (rows / step.saturating_mul(LEAST_SPANS)).clamp(1, SORTED_STEPS);
@@ -171,7 +194,7 @@ impl RowLengths {
         } else {
             mean_longest(&self.lengths, batch.micro_batch)
         };
-        (mean, longest)
+        (self.mean_tokens, longest)
     }
 
     /// The longest and the mean micro-batch of `micro_batch` rows; of all rows, where there are fewer.
@@ -236,8 +259,23 @@ mod tests {
 
     #[test]
     fn the_longest_row_of_a_sample_is_taken_for_a_full_one() {
-        let workload = RowLengths::of_sample(vec![vec![(4, 3)], vec![(6, 2)]], 16).workload(2);
+        let rows = RowLengths::new(vec![vec![(4, 3)], vec![(6, 2)]]);
+        let workload = rows.as_sample(16).workload(2);
         assert_eq!((workload.longest.tokens(), workload.mean.tokens()), (32.0, 10.0));
+    }
+
+    #[test]
+    fn pairs_are_as_long_as_the_longer_sequence_and_have_the_tokens_of_both() {
+        let pairs = RowLengths::of_pairs(vec![vec![(8, 2), (9, 3)], vec![(12, 4), (3, 1)]]);
+        let one = BatchSettings {
+            micro_batch: 1,
+            ..BatchSettings::default()
+        };
+        assert_eq!(pairs.mean_and_longest(&one), (16.0, 10.5));
+        let longest = pairs.workload(1).longest;
+        assert_eq!((longest.longest(), longest.tokens()), (12, 15.0));
+        let sample = pairs.as_sample(20).workload(1).longest;
+        assert_eq!((sample.longest(), sample.tokens()), (20, 40.0));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{AdapterInit, AdapterSettings, BatchSettings, Recipe, TrainingSettings};
+use super::{AdapterInit, AdapterSettings, BatchSettings, Difference, Recipe, TrainingSettings};
 
 /// Recipes whose trainings cannot share the passes over a base model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -96,8 +96,12 @@ impl Recipe {
     /// The first key that differs.
     pub fn check_shares_base(&self, first: &Self) -> Result<(), BadGroup> {
         for ((key, first), (_, other)) in first.shared().into_iter().zip(self.shared()) {
-            if let Some((key, first, other)) = difference(key, &first, &other) {
-                return Err(BadGroup::Differs { key, first, other });
+            if let Some(Difference { key, first, second }) = Difference::of(key, &first, &other) {
+                return Err(BadGroup::Differs {
+                    key,
+                    first,
+                    other: second,
+                });
             }
         }
         Ok(())
@@ -166,27 +170,6 @@ impl Recipe {
             // It decides the order of the rows, and which of them are held out.
             ("training.seed", value(seed)),
         ]
-    }
-}
-
-/// The first key in which two values differ, with both.
-fn difference(key: &str, first: &Value, other: &Value) -> Option<(String, String, String)> {
-    let shown = |value: &Value| match value {
-        Value::Null => "absent".to_owned(),
-        value => value.to_string(),
-    };
-    match (first, other) {
-        (Value::Object(first), Value::Object(other)) => {
-            let names = first
-                .keys()
-                .chain(other.keys().filter(|name| !first.contains_key(*name)));
-            names.into_iter().find_map(|name| {
-                let of = |map: &serde_json::Map<String, Value>| map.get(name).cloned().unwrap_or(Value::Null);
-                difference(&format!("{key}.{name}"), &of(first), &of(other))
-            })
-        }
-        _ if first == other => None,
-        _ => Some((key.to_owned(), shown(first), shown(other))),
     }
 }
 

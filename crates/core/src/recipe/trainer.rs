@@ -98,6 +98,14 @@ impl TrainerKind {
         *self == Self::Sft
     }
 
+    /// Sequences of a row: both answers of a pair, each with its prompt.
+    pub fn sequences(self) -> usize {
+        match self.row().rows {
+            Some(DataFormat::Preference) => 2,
+            _ => 1,
+        }
+    }
+
     /// Why a trainer of TRL of this name is none of these, where there is a reason.
     pub fn why_not(name: &str) -> Option<&'static str> {
         let name = name.to_lowercase();

@@ -18,9 +18,18 @@ const NARROW_FACTOR: f64 = 2.0;
 const WIDE_SPAN: f64 = 16.0;
 /// Share of the width that a step of another range adds.
 const STEP: f64 = 0.25;
-/// Factor, and share of the width, that all steps together may add at either end.
-const MOST_FACTOR: f64 = 64.0;
-const MOST_SHARE: f64 = 0.75;
+/// Most that all steps together may add at either end.
+const MOST: Stretch = Stretch {
+    factor: 64.0,
+    share: 0.75,
+};
+
+/// Stretch by which an end moves: by a factor on the scale `log`, and by a share of the width on another.
+#[derive(Clone, Copy)]
+struct Stretch {
+    factor: f64,
+    share: f64,
+}
 
 /// The ends of a range, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,15 +70,14 @@ impl Bounds {
             true => WIDE_FACTOR,
             false => NARROW_FACTOR,
         };
-        self.beyond(scale, (factor, STEP), end)
+        self.beyond(scale, Stretch { factor, share: STEP }, end)
     }
 
     /// The widest range that steps may lead to from this one, within `allowed` where that is given. `None` where they lead nowhere.
     pub fn widest(self, scale: Scale, allowed: Option<FloatRange>) -> Option<Self> {
-        let most = (MOST_FACTOR, MOST_SHARE);
         let widest = Self {
-            low: self.beyond(scale, most, RangeEnd::Low).low,
-            high: self.beyond(scale, most, RangeEnd::High).high,
+            low: self.beyond(scale, MOST, RangeEnd::Low).low,
+            high: self.beyond(scale, MOST, RangeEnd::High).high,
         };
         let widest = match allowed {
             Some(allowed) => Self {
@@ -81,7 +89,7 @@ impl Bounds {
         (widest.contains(self) && widest != self).then_some(widest)
     }
 
-    fn beyond(self, scale: Scale, (factor, share): (f64, f64), end: RangeEnd) -> Self {
+    fn beyond(self, scale: Scale, Stretch { factor, share }: Stretch, end: RangeEnd) -> Self {
         let width = self.high - self.low;
         let moved = match (scale, end) {
             (Scale::Log, RangeEnd::High) => self.high * factor,

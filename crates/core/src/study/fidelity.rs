@@ -79,6 +79,9 @@ pub struct Stop {
     pub reason: String,
 }
 
+/// Values that repeats confirmed of a study's trials, by trial and metric.
+pub type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
+
 /// A metric that was measured again.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Confirmed {
@@ -163,7 +166,7 @@ fn mean(values: &[f64]) -> f64 {
 ///
 /// This is what counts of a trial, for whoever shows, compares or recommends it; the database's view `counted_metric` says
 /// the same.
-pub fn with_confirmed(history: &[Trial], confirmed: &BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>) -> Vec<Trial> {
+pub fn with_confirmed(history: &[Trial], confirmed: &Confirmations) -> Vec<Trial> {
     let mut history = history.to_vec();
     for trial in &mut history {
         if let (TrialState::Complete { metrics }, Some(values)) = (&mut trial.state, confirmed.get(&trial.number)) {

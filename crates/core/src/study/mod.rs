@@ -8,6 +8,7 @@ mod launcher;
 mod metrics;
 mod plan;
 mod request;
+mod stopped;
 mod trial;
 
 pub use crate::recipe::ParamValue;
@@ -16,9 +17,10 @@ pub use causes::with_causes;
 pub use disturbance::{
     DISTURBED, NEIGHBOURS, THROUGHPUT_INTERVAL, disturbed, in_peace, interval_of, mark_disturbed, neighbours,
 };
-pub use fidelity::{Confirmed, Curve, RunSpread, Stop, student_95, with_confirmed};
+pub use fidelity::{Confirmations, Confirmed, Curve, RunSpread, Stop, student_95, with_confirmed};
 pub use launcher::{KubernetesLauncher, KubernetesVolume, LauncherSettings, SlurmLauncher, SshLauncher};
 pub use metrics::Metrics;
 pub use plan::{AccuracyPlan, MeasurePlan, TrainPlan, TrialPlan};
 pub use request::StudyRequest;
+pub use stopped::{PLANNED_STEPS, bound_of, expected_end_deviation_of, expected_end_of};
 pub use trial::{FailReason, Phase, Trial, TrialNumber, TrialState};

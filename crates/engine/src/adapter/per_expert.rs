@@ -18,8 +18,11 @@ const LORA_A: &str = "lora_A.weight";
 const LORA_B: &str = "lora_B.weight";
 const PARTS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
+/// Shape and F32 values.
+type Stored = (Vec<usize>, Vec<f32>);
+
 /// Shape and F32 values by PEFT's tensor name.
-pub(super) type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+pub(super) type Tensors = BTreeMap<String, Stored>;
 
 /// Ranks of what was joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +33,7 @@ pub(super) struct Joined {
 }
 
 /// One matrix, row-major.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Factor {
     rows: usize,
     columns: usize,
@@ -38,7 +41,20 @@ struct Factor {
 }
 
 /// One expert's A (r, in) and B (out, r) on one projection.
-type Pair = (Factor, Factor);
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Pair {
+    a: Factor,
+    b: Factor,
+}
+
+/// Name of a tensor of a single expert, in its parts.
+struct ExpertTensor<'a> {
+    /// `…mlp.experts`
+    module: &'a str,
+    expert: usize,
+    projection: &'a str,
+    factor: &'a str,
+}
 
 /// Joins the tensors of single experts, where there are some.
 ///
@@ -47,7 +63,7 @@ type Pair = (Factor, Factor);
 pub(super) fn join(tensors: &mut Tensors, path: &Path) -> Result<Option<Joined>, AdapterError> {
     let modules: BTreeSet<String> = tensors
         .keys()
-        .filter_map(|name| Some(parse(name)?.0.to_owned()))
+        .filter_map(|name| Some(ExpertTensor::parse(name)?.module.to_owned()))
         .collect();
     let mut joined: Option<Joined> = None;
     for module in modules {
@@ -61,8 +77,8 @@ pub(super) fn join(tensors: &mut Tensors, path: &Path) -> Result<Option<Joined>,
         let gate_up = of_layer.gate_up(gate, up)?;
         let down = of_layer.whole(down, "down_proj")?;
         let ranks = Joined {
-            gate_up: gate_up.first().map(|(a, _)| a.rows),
-            down: down.first().map(|(a, _)| a.rows),
+            gate_up: gate_up.first().map(|pair| pair.a.rows),
+            down: down.first().map(|pair| pair.a.rows),
         };
         if joined.is_some_and(|known| known != ranks) {
             return Err(of_layer.odd("gate_proj"));
@@ -73,7 +89,7 @@ pub(super) fn join(tensors: &mut Tensors, path: &Path) -> Result<Option<Joined>,
             false => format!("{module}.base_layer"),
         };
         for (name, pairs) in [(inner, gate_up), (module.clone(), down)] {
-            if let Some((a, b)) = stacked(&pairs) {
+            if let Some([a, b]) = stacked(&pairs) {
                 tensors.insert(format!("{name}.{LORA_A}"), a);
                 tensors.insert(format!("{name}.{LORA_B}"), b);
             }
@@ -105,14 +121,21 @@ impl Joined {
     }
 }
 
-/// `…mlp.experts`, the expert, its projection and which factor: of a tensor of a single expert.
-fn parse(name: &str) -> Option<(&str, usize, &str, &str)> {
-    let (head, rest) = name.strip_prefix(PREFIX).and(name.split_once(".experts."))?;
-    let (expert, rest) = rest.split_once('.')?;
-    let (part, factor) = rest.split_once('.')?;
-    let known = PARTS.contains(&part) && [LORA_A, LORA_B].contains(&factor);
-    let module = &name[..head.len() + ".experts".len()];
-    Some((module, expert.parse().ok()?, part, factor)).filter(|_| known)
+impl<'a> ExpertTensor<'a> {
+    /// The parts of `name`; `None` where it is that of another tensor.
+    fn parse(name: &'a str) -> Option<Self> {
+        let (head, rest) = name.strip_prefix(PREFIX).and(name.split_once(".experts."))?;
+        let (expert, rest) = rest.split_once('.')?;
+        let (projection, factor) = rest.split_once('.')?;
+        let known = PARTS.contains(&projection) && [LORA_A, LORA_B].contains(&factor);
+        let parsed = Self {
+            module: &name[..head.len() + ".experts".len()],
+            expert: expert.parse().ok()?,
+            projection,
+            factor,
+        };
+        known.then_some(parsed)
+    }
 }
 
 /// Takes the factors of all experts of a layer on one projection out of `tensors`; a missing one is empty.
@@ -120,10 +143,10 @@ fn take(tensors: &mut Tensors, module: &str, part: &str) -> BTreeMap<usize, Pair
     let names: Vec<String> = tensors.keys().cloned().collect();
     let mut pairs: BTreeMap<usize, Pair> = BTreeMap::new();
     for name in names {
-        let Some((of, expert, projection, which)) = parse(&name) else {
+        let Some(of) = ExpertTensor::parse(&name) else {
             continue;
         };
-        if of != module || projection != part {
+        if of.module != module || of.projection != part {
             continue;
         }
         let Some((shape, values)) = tensors.get(&name) else {
@@ -135,16 +158,10 @@ fn take(tensors: &mut Tensors, module: &str, part: &str) -> BTreeMap<usize, Pair
             columns,
             values: values.clone(),
         };
-        let empty = || Factor {
-            rows: 0,
-            columns: 0,
-            values: Vec::new(),
-        };
-        let pair = pairs.entry(expert).or_insert_with(|| (empty(), empty()));
-        if which == LORA_A {
-            pair.0 = factor;
-        } else {
-            pair.1 = factor;
+        let pair = pairs.entry(of.expert).or_default();
+        match of.factor {
+            LORA_A => pair.a = factor,
+            _ => pair.b = factor,
         }
         tensors.remove(&name);
     }
@@ -164,9 +181,12 @@ impl Layer<'_> {
         if pairs.is_empty() {
             return Ok(Vec::new());
         }
-        let shape = |(a, b): &Pair| [a.rows, a.columns, b.rows, b.columns];
+        let shape = |Pair { a, b }: &Pair| [a.rows, a.columns, b.rows, b.columns];
         for expert in 0..self.experts {
-            if pairs.get(&expert).is_none_or(|(a, b)| a.rows == 0 || b.rows == 0) {
+            if pairs
+                .get(&expert)
+                .is_none_or(|pair| pair.a.rows == 0 || pair.b.rows == 0)
+            {
                 return Err(AdapterError::MissingTensor {
                     path: self.path.to_owned(),
                     name: format!("{}.{expert}.{part}.{LORA_A}", self.module),
@@ -189,7 +209,7 @@ impl Layer<'_> {
         if gate
             .iter()
             .zip(&up)
-            .any(|(gate, up)| gate.0.columns != up.0.columns || gate.0.rows != up.0.rows)
+            .any(|(gate, up)| gate.a.columns != up.a.columns || gate.a.rows != up.a.rows)
         {
             return Err(self.odd("up_proj"));
         }
@@ -205,47 +225,43 @@ impl Layer<'_> {
 }
 
 /// Two updates of one input as one: A below A, B beside B on the diagonal.
-fn beside((gate_a, gate_b): Pair, (up_a, up_b): Pair) -> Pair {
-    let (gate_rank, rank) = (gate_a.rows, gate_a.rows + up_a.rows);
+fn beside(gate: Pair, up: Pair) -> Pair {
+    let (gate_rank, rank) = (gate.a.rows, gate.a.rows + up.a.rows);
     let a = Factor {
         rows: rank,
-        columns: gate_a.columns,
-        values: [gate_a.values, up_a.values].concat(),
+        columns: gate.a.columns,
+        values: [gate.a.values, up.a.values].concat(),
     };
     let mut b = Factor {
-        rows: gate_b.rows + up_b.rows,
+        rows: gate.b.rows + up.b.rows,
         columns: rank,
         values: Vec::new(),
     };
     b.values = vec![0.0; b.rows * rank];
-    for (row, values) in gate_b.values.chunks_exact(gate_b.columns).enumerate() {
+    for (row, values) in gate.b.values.chunks_exact(gate.b.columns).enumerate() {
         b.values[row * rank..][..gate_rank].copy_from_slice(values);
     }
-    for (row, values) in up_b.values.chunks_exact(up_b.columns).enumerate() {
-        b.values[(gate_b.rows + row) * rank + gate_rank..][..up_b.columns].copy_from_slice(values);
+    for (row, values) in up.b.values.chunks_exact(up.b.columns).enumerate() {
+        b.values[(gate.b.rows + row) * rank + gate_rank..][..up.b.columns].copy_from_slice(values);
     }
-    (a, b)
+    Pair { a, b }
 }
 
 /// A (E r, in) and B (out, r E), with the columns of all experts for one rank beside each other.
-#[expect(
-    clippy::type_complexity,
-    reason = "a tensor is its shape and its values here, as in the map"
-)]
-fn stacked(pairs: &[Pair]) -> Option<((Vec<usize>, Vec<f32>), (Vec<usize>, Vec<f32>))> {
-    let ((a, b), experts) = (pairs.first()?, pairs.len());
+fn stacked(pairs: &[Pair]) -> Option<[Stored; 2]> {
+    let (Pair { a, b }, experts) = (pairs.first()?, pairs.len());
     let (rank, outputs) = (a.rows, b.rows);
-    let all_a: Vec<f32> = pairs.iter().flat_map(|(a, _)| a.values.iter().copied()).collect();
+    let all_a: Vec<f32> = pairs.iter().flat_map(|pair| pair.a.values.iter().copied()).collect();
     let mut all_b = vec![0.0; outputs * rank * experts];
-    for (expert, (_, b)) in pairs.iter().enumerate() {
-        for (place, value) in b.values.iter().enumerate() {
+    for (expert, pair) in pairs.iter().enumerate() {
+        for (place, value) in pair.b.values.iter().enumerate() {
             all_b[place * experts + expert] = *value;
         }
     }
-    Some((
+    Some([
         (vec![experts * rank, a.columns], all_a),
         (vec![outputs, rank * experts], all_b),
-    ))
+    ])
 }
 
 #[cfg(test)]

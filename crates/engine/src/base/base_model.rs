@@ -1,89 +1,37 @@
 //! The base model: an architecture and its frozen weights, loaded once and shared by all trials on it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use rand::{RngExt, SeedableRng};
-use rand_distr::StandardNormal;
-use rand_pcg::Pcg64;
-use sha2::{Digest, Sha256};
 
-use super::sharded::{LayerCutter, LoadedLayer, RankShare, ShardedLayers};
+use super::device_support::refuse_on;
+use super::sharded::{RankShare, ShardedLayers};
 use super::sparsity::Sparsity;
-use super::stacked;
-use super::stacked::Stacked;
-use super::weight::{Weight, WeightKind, compute_dtype};
-use crate::checkpoint::Checkpoint;
-use crate::{CpuOnlyError, ShardError, TrainError, WeightsError};
-use peft_tune_core::architecture::{
-    Architecture, CORRECTION, EMBEDDING, Experts, GATED_NORM, LM_HEAD, LinearRole, TensorShape,
-};
+use super::stacked::{Stacked, store_experts};
+use super::weight::Weight;
+use super::weight_kinds::{WeightKind, WeightKinds, compute_dtype};
+use super::weight_sink::{SharedOut, WeightSink, layer_of};
+use crate::{ShardError, TrainError, WeightsError};
+use peft_tune_core::architecture::{Architecture, EMBEDDING, LM_HEAD, TensorShape};
 use peft_tune_core::plan::Memory;
 use peft_tune_core::recipe::{Precision, Recipe};
-use peft_tune_kernels::ops::attention;
-
-/// Name of the file that describes a model.
-pub(crate) const CONFIG: &str = "config.json";
 
 /// A base model in memory. Nothing in it changes after loading.
 #[derive(Debug)]
 pub struct BaseModel {
-    architecture: Architecture,
-    precision: Precision,
-    device: Device,
-    weights: BTreeMap<String, Weight>,
-    sharded: Option<SharedOut>,
+    pub(super) architecture: Architecture,
+    pub(super) precision: Precision,
+    pub(super) device: Device,
+    pub(super) weights: BTreeMap<String, Weight>,
+    pub(super) sharded: Option<SharedOut>,
     /// Values that are left out of the model's linear weights.
-    sparsity: Sparsity,
+    pub(super) sparsity: Sparsity,
     /// The memory that it would lie in, where it is on paper.
-    paper: Option<Memory>,
-}
-
-/// Weights of which this process has a part.
-#[derive(Debug)]
-struct SharedOut {
-    layers: Arc<ShardedLayers>,
-    /// Weights by name; what they show is the layer that lies in their window.
-    views: BTreeMap<String, Weight>,
+    pub(super) paper: Option<Memory>,
 }
 
 impl BaseModel {
-    /// Loads the model in `directory` (`config.json` and safetensors) into the storage of `precision` on `device`.
-    ///
-    /// # Errors
-    /// A configuration or checkpoint that is missing, damaged, unknown, or does not agree with the other.
-    pub fn load(directory: &Path, precision: Precision, device: &Device) -> Result<Self, TrainError> {
-        Self::load_share(directory, precision, device, None)
-    }
-
-    /// Loads a model as [`BaseModel::load`] does. Where `share` names a rank, the process has that rank's share of the
-    /// layers' linear weights only, and whole ones of one layer at a time meanwhile; a [`Trainer`](crate::Trainer) that
-    /// is linked with the other ranks gathers them.
-    ///
-    /// # Errors
-    /// Errors of [`BaseModel::load`].
-    pub fn load_share(
-        directory: &Path,
-        precision: Precision,
-        device: &Device,
-        share: Option<RankShare>,
-    ) -> Result<Self, TrainError> {
-        let mut loader = BaseLoader::open(directory, precision, device)?;
-        // Layer by layer, and what lies beside them first.
-        let mut tensors = loader.next(|_| true);
-        tensors.sort_by_key(|tensor| layer_of(&tensor.name));
-        let mut weights = WeightSink::new(share, device);
-        loader.hand_over(tensors, |name, kind, weight| Ok(weights.take(name, kind, weight)?))?;
-        let (weights, sharded) = weights.finish(loader.base.architecture.layers.len())?;
-        Ok(Self {
-            weights,
-            sharded,
-            ..loader.base
-        })
-    }
-
     /// Share of this model that one of several ranks has.
     ///
     /// # Errors
@@ -110,24 +58,6 @@ impl BaseModel {
         })
     }
 
-    /// Loads a model as [`BaseModel::load`] does, with two of each four values of the linear weights; see [`Sparsity`].
-    /// No weight is dense but while it is read.
-    ///
-    /// # Errors
-    /// Errors of [`BaseModel::load`]; a weight whose rows are not whole groups of four, or for whose columns there are no norms.
-    pub fn load_sparse(
-        directory: &Path,
-        precision: Precision,
-        sparsity: Sparsity,
-        device: &Device,
-    ) -> Result<Self, TrainError> {
-        sparsity.check(precision)?;
-        let mut loader = BaseLoader::open(directory, precision, device)?;
-        loader.read(|_| true, |name, weight| sparsity.apply(name, &weight))?;
-        let base = loader.into_base();
-        Ok(Self { sparsity, ..base })
-    }
-
     /// Leaves out two of each four values of the model's linear weights.
     ///
     /// # Errors
@@ -142,16 +72,6 @@ impl BaseModel {
         }
         self.sparsity = sparsity;
         Ok(self)
-    }
-
-    /// Checks that the checkpoint in `directory` holds the tensors of `architecture`, and no others.
-    ///
-    /// # Errors
-    /// A checkpoint that is missing or damaged; the first tensor that does not fit.
-    pub fn check(directory: &Path, architecture: &Architecture) -> Result<(), TrainError> {
-        let checkpoint = Checkpoint::open_for(directory, architecture)?;
-        checkpoint.check(&architecture.tensors(), |name| is_ignored(name, architecture))?;
-        Ok(())
     }
 
     /// A model of `tensors` that are already in memory: one for each of [`Architecture::tensors`], in any float dtype.
@@ -182,49 +102,8 @@ impl BaseModel {
         })
     }
 
-    /// A model that has learned nothing: matrices normal with deviation 0.02, norms 1, biases 0, each tensor from a
-    /// generator of its own that `seed` and its name decide.
-    pub fn random(
-        architecture: Architecture,
-        seed: u64,
-        precision: Precision,
-        device: &Device,
-    ) -> Result<Self, TrainError> {
-        let mut tensors = BTreeMap::new();
-        for tensor in architecture.tensors() {
-            let values = random_start(&tensor, seed, architecture.norm_offset);
-            let value = Tensor::from_vec(values, tensor.shape, &Device::Cpu)?;
-            tensors.insert(tensor.name, value);
-        }
-        Self::from_tensors(architecture, tensors, precision, device)
-    }
-
-    /// Makes the model of [`BaseModel::random`] with values that a GPU draws itself: for sizes that take the CPU
-    /// minutes. They are the same each time, and not the same on another device.
-    pub fn random_on_device(
-        architecture: Architecture,
-        precision: Precision,
-        device: &Device,
-    ) -> Result<Self, TrainError> {
-        const SEED: u64 = 1;
-        if device.is_cpu() {
-            return Self::random(architecture, SEED, precision, device);
-        }
-        // A device's generator continues where it was: without it the next model would be another one.
-        device.set_seed(SEED)?;
-        Self::of(architecture, precision, device, |tensor, architecture| {
-            let shape = tensor.shape.as_slice();
-            Ok(match (tensor.name.ends_with(".bias"), shape) {
-                (true, _) => Tensor::zeros(shape, DType::F32, device)?,
-                (false, []) => Tensor::new(0.5f32, device)?,
-                (false, [_]) => Tensor::full(1.0 - architecture.norm_offset, shape, device)?,
-                (false, _) => Tensor::randn(0f32, 0.02, shape, device)?,
-            })
-        })
-    }
-
     /// A model with the value that `value_of` gives for each of [`Architecture::tensors`], stored one by one.
-    fn of(
+    pub(super) fn of(
         architecture: Architecture,
         precision: Precision,
         device: &Device,
@@ -246,7 +125,17 @@ impl BaseModel {
             let weight = Weight::store(value, &tensor.name, kind, precision, device)?;
             weights.insert(tensor.name, weight);
         }
-        Ok(Self {
+        Ok(Self::of_weights(architecture, precision, device, weights))
+    }
+
+    /// A whole model on `device` with these weights.
+    pub(super) fn of_weights(
+        architecture: Architecture,
+        precision: Precision,
+        device: &Device,
+        weights: BTreeMap<String, Weight>,
+    ) -> Self {
+        Self {
             architecture,
             precision,
             device: device.clone(),
@@ -254,7 +143,7 @@ impl BaseModel {
             sharded: None,
             sparsity: Sparsity::default(),
             paper: None,
-        })
+        }
     }
 
     /// A model on paper, as `recipe` would have it in `memory`: the weights of these layers, and all that stand beside layers,
@@ -409,375 +298,10 @@ impl BaseModel {
     }
 }
 
-/// Destination of weights as they are loaded, layer by layer.
-struct WeightSink<'a> {
-    weights: BTreeMap<String, Weight>,
-    cutter: Option<LayerCutter>,
-    device: &'a Device,
-    /// The layer whose weights come now, and those that came.
-    layer: usize,
-    loaded: LoadedLayer,
-}
-
-impl<'a> WeightSink<'a> {
-    fn new(share: Option<RankShare>, device: &'a Device) -> Self {
-        Self {
-            weights: BTreeMap::new(),
-            cutter: share.map(LayerCutter::new),
-            device,
-            layer: 0,
-            loaded: Vec::new(),
-        }
-    }
-
-    fn take(&mut self, name: String, kind: WeightKind, weight: Weight) -> candle_core::Result<()> {
-        match layer_of(&name) {
-            Some(layer) if self.cutter.is_some() && kind == WeightKind::Linear => {
-                self.go_to(layer)?;
-                self.loaded.push((name, weight));
-            }
-            _ => {
-                self.weights.insert(name, weight);
-            }
-        }
-        Ok(())
-    }
-
-    /// Shares out the layers below.
-    fn go_to(&mut self, layer: usize) -> candle_core::Result<()> {
-        let Some(cutter) = &mut self.cutter else {
-            return Ok(());
-        };
-        while self.layer < layer {
-            cutter.push(std::mem::take(&mut self.loaded), self.device)?;
-            self.layer += 1;
-        }
-        Ok(())
-    }
-
-    fn finish(mut self, layers: usize) -> candle_core::Result<(BTreeMap<String, Weight>, Option<SharedOut>)> {
-        self.go_to(layers)?;
-        let finished = self.cutter.map(|cutter| cutter.finish(self.device)).transpose()?;
-        let sharded = finished.map(|(layers, views)| SharedOut {
-            layers: Arc::new(layers),
-            views: views.into_iter().collect(),
-        });
-        Ok((self.weights, sharded))
-    }
-}
-
-/// The decoder layer that a tensor belongs to.
-fn layer_of(name: &str) -> Option<usize> {
-    let rest = name.strip_prefix("model.layers.")?;
-    rest.split('.').next()?.parse().ok()
-}
-
-/// A base model while it is read, some of its tensors at a time.
-pub(crate) struct BaseLoader {
-    checkpoint: Checkpoint,
-    base: BaseModel,
-    /// Tensors that are not read yet.
-    tensors: Vec<TensorShape>,
-}
-
-impl BaseLoader {
-    /// The model in `directory`, with nothing read.
-    ///
-    /// # Errors
-    /// Errors of [`BaseModel::load`].
-    pub(crate) fn open(directory: &Path, precision: Precision, device: &Device) -> Result<Self, TrainError> {
-        let config = directory.join(CONFIG);
-        let mut architecture = Architecture::from_config(&config)?;
-        refuse_on(device, &architecture)?;
-        let checkpoint = Checkpoint::open_for(directory, &architecture)?;
-        architecture = stacked::as_stored(architecture, &checkpoint);
-        if architecture.tied_embeddings && checkpoint.has_own_head()? {
-            tracing::warn!(
-                "{} ties the LM head to the embedding (`tie_word_embeddings`), and the weights beside it have an `{LM_HEAD}` with values \
-                 of its own: it is used, as in transformers; set the key to false",
-                config.display()
-            );
-            architecture = architecture.with_own_head();
-        }
-        // Before the weights: another process may try kernels first, which needs some of the GPU's memory.
-        for head_dim in architecture.head_dims() {
-            attention::prepare(head_dim, compute_dtype(precision), device);
-        }
-        let expected = architecture.tensors();
-        let (plain, packed): (Vec<TensorShape>, Vec<TensorShape>) = expected
-            .into_iter()
-            .partition(|tensor| !stacked::is_mxfp4(&checkpoint, &tensor.name));
-        let is_packed = |name: &str| {
-            let owner = stacked::mxfp4_owner(name);
-            owner.is_some_and(|owner| packed.iter().any(|tensor| tensor.name == owner))
-        };
-        checkpoint.check(&plain, |name| is_ignored(name, &architecture) || is_packed(name))?;
-        Ok(Self {
-            checkpoint,
-            base: BaseModel {
-                architecture,
-                precision,
-                device: device.clone(),
-                weights: BTreeMap::new(),
-                sharded: None,
-                sparsity: Sparsity::default(),
-                paper: None,
-            },
-            tensors: plain.into_iter().chain(packed).collect(),
-        })
-    }
-
-    /// The tensors that `wants` names, and that were not read yet.
-    fn next(&mut self, wants: impl Fn(&str) -> bool) -> Vec<TensorShape> {
-        let (now, later) = std::mem::take(&mut self.tensors)
-            .into_iter()
-            .partition(|tensor| wants(&tensor.name));
-        self.tensors = later;
-        now
-    }
-
-    /// Reads tensors and hands their weights to `take`, those of experts one by one.
-    fn hand_over(
-        &self,
-        tensors: Vec<TensorShape>,
-        mut take: impl FnMut(String, WeightKind, Weight) -> Result<(), TrainError>,
-    ) -> Result<(), TrainError> {
-        let BaseModel {
-            architecture,
-            precision,
-            device,
-            ..
-        } = &self.base;
-        let (kinds, stack) = (WeightKinds::new(architecture), Stacked::of(architecture));
-        for tensor in tensors {
-            if let Some(stack) = stack.as_ref().filter(|stack| stack.parts(&tensor.name).is_some()) {
-                let read = |expert| stack.read(&self.checkpoint, &tensor, expert, *precision);
-                store_experts(stack, &tensor.name, read, *precision, device, |name, weight| {
-                    take(name, WeightKind::Linear, weight)
-                })?;
-                continue;
-            }
-            let kind = kinds.of(&tensor.name);
-            let weight = Weight::load(&self.checkpoint, &tensor, kind, *precision, device)?;
-            take(tensor.name, kind, weight)?;
-        }
-        Ok(())
-    }
-
-    /// Reads the tensors that `wants` names; each linear weight is kept as `store` has it.
-    ///
-    /// # Errors
-    /// Errors of [`BaseModel::load`]; those of `store`.
-    pub(crate) fn read(
-        &mut self,
-        wants: impl Fn(&str) -> bool,
-        store: impl Fn(&str, Weight) -> Result<Weight, TrainError>,
-    ) -> Result<(), TrainError> {
-        let (tensors, mut read) = (self.next(wants), BTreeMap::new());
-        self.hand_over(tensors, |name, kind, weight| {
-            let weight = match kind {
-                WeightKind::Linear => store(&name, weight)?,
-                WeightKind::Dense | WeightKind::Exact => weight,
-            };
-            read.insert(name, weight);
-            Ok(())
-        })?;
-        self.base.weights.extend(read);
-        Ok(())
-    }
-
-    /// The model as far as it is read.
-    pub(crate) fn base(&self) -> &BaseModel {
-        &self.base
-    }
-
-    /// Leaves values out of the linear weights that were read, where `wants` names them.
-    ///
-    /// # Errors
-    /// Errors of [`BaseModel::load_sparse`].
-    pub(crate) fn sparsify(&mut self, wants: impl Fn(&str) -> bool, sparsity: &Sparsity) -> Result<(), TrainError> {
-        let kinds = WeightKinds::new(&self.base.architecture);
-        for (name, weight) in &mut self.base.weights {
-            if wants(name) && kinds.of(name) == WeightKind::Linear {
-                *weight = sparsity.apply(name, weight)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The model with what was left out of it.
-    pub(crate) fn into_sparse_base(self, sparsity: Sparsity) -> BaseModel {
-        BaseModel { sparsity, ..self.base }
-    }
-
-    fn into_base(self) -> BaseModel {
-        self.base
-    }
-}
-
-fn random_start(tensor: &TensorShape, seed: u64, norm_offset: f32) -> Vec<f32> {
-    let elements: usize = tensor.shape.iter().product();
-    // With those of all experts, and what corrects scores.
-    if tensor.name.ends_with("bias") {
-        return vec![0.0; elements];
-    }
-    if tensor.name.ends_with(GATED_NORM) {
-        return vec![1.0; elements];
-    }
-    if tensor.shape.len() == 1 {
-        return vec![1.0 - norm_offset; elements];
-    }
-    if tensor.shape.is_empty() {
-        return vec![0.5];
-    }
-    let mut digest = Sha256::new();
-    digest.update(seed.to_le_bytes());
-    digest.update(tensor.name.as_bytes());
-    let mut generator = Pcg64::from_seed(digest.finalize().into());
-    let mut normal = || 0.02 * generator.sample::<f32, _>(StandardNormal);
-    (0..elements).map(|_| normal()).collect()
-}
-
 fn missing(tensor: String) -> WeightsError {
     WeightsError::MissingTensor {
         path: "memory".into(),
         tensor,
         missing: 1,
     }
-}
-
-/// Kinds that the tensors of an architecture are stored as.
-struct WeightKinds<'a> {
-    /// The weight of a linear layer beside the decoder layers.
-    outer: Option<String>,
-    experts: Option<&'a Experts>,
-    /// Names of the linear layers inside decoder layers, and whether they are routers.
-    modules: BTreeMap<&'static str, bool>,
-}
-
-impl<'a> WeightKinds<'a> {
-    fn new(architecture: &'a Architecture) -> Self {
-        let layers = 0..architecture.layers.len();
-        let modules = layers.flat_map(|index| architecture.layer_modules(index));
-        Self {
-            experts: architecture.experts.as_ref(),
-            outer: architecture
-                .outer_module()
-                .map(|module| format!("{}.weight", module.name)),
-            modules: modules
-                .map(|module| (module.name, module.role == LinearRole::Router))
-                .collect(),
-        }
-    }
-
-    fn is_router_bias(&self, inner: &str) -> bool {
-        let module = inner.strip_suffix(".bias").and_then(|module| self.modules.get(module));
-        module.copied().unwrap_or(false)
-    }
-
-    /// Linear layers and experts may be quantized; what chooses experts is exact.
-    fn of(&self, name: &str) -> WeightKind {
-        if self.outer.as_deref() == Some(name) {
-            return WeightKind::Linear;
-        }
-        let inner = name.splitn(4, '.').nth(3).unwrap_or_default();
-        let module = inner
-            .strip_suffix(".weight")
-            .and_then(|module| self.modules.get(module));
-        match (module, self.experts) {
-            (Some(true), _) => WeightKind::Exact,
-            // What is added to exact logits is exact too.
-            _ if self.is_router_bias(inner) => WeightKind::Exact,
-            (Some(false), _) => WeightKind::Linear,
-            (None, Some(experts)) if experts.weight_of(inner).is_some() => WeightKind::Linear,
-            (None, Some(_)) if inner.ends_with(CORRECTION) => WeightKind::Exact,
-            (None, _) => WeightKind::Dense,
-        }
-    }
-}
-
-/// Hands the projections of all experts, from their parts (in, outs) of the stacked tensor `name`, to `take`.
-fn store_experts(
-    stack: &Stacked<'_>,
-    name: &str,
-    of_expert: impl Fn(usize) -> Result<Tensor, TrainError>,
-    precision: Precision,
-    device: &Device,
-    mut take: impl FnMut(String, Weight) -> Result<(), TrainError>,
-) -> Result<(), TrainError> {
-    let Some((layer, parts)) = stack.parts(name) else {
-        return Ok(());
-    };
-    for expert in 0..stack.experts.count {
-        let value = of_expert(expert)?;
-        for (place, part) in parts.iter().enumerate() {
-            let name = format!("{layer}.{}", stack.experts.weight_name(expert, *part));
-            let weight = Weight::store(
-                stack.split(&value, parts, place)?,
-                &name,
-                WeightKind::Linear,
-                precision,
-                device,
-            )?;
-            take(name, weight)?;
-        }
-    }
-    Ok(())
-}
-
-/// Families with experts whose trainings on a GPU are compared with the CPU's.
-const EXPERTS_ON_GPU: [&str; 4] = ["qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss"];
-
-/// Mixers other than plain attention have no kernels for a GPU yet.
-fn refuse_on(device: &Device, architecture: &Architecture) -> Result<(), TrainError> {
-    let family = architecture.family.name();
-    if !device.is_cpu() && !architecture.attends_everywhere() {
-        return Err(CpuOnlyError::Mixers { family }.into());
-    }
-    // Attention's kernels for a GPU have values as wide as keys.
-    if !device.is_cpu() && architecture.latent.is_some() {
-        return Err(CpuOnlyError::Latent { family }.into());
-    }
-    if !device.is_cpu() && architecture.experts.is_some() && !EXPERTS_ON_GPU.contains(&family) {
-        return Err(CpuOnlyError::Experts { family }.into());
-    }
-    Ok(())
-}
-
-/// Tensors that published checkpoints carry beside the parameters: buffers of old library versions, and a copy of the
-/// embedding where the LM head is tied to it.
-fn is_ignored(name: &str, architecture: &Architecture) -> bool {
-    name.ends_with("rotary_emb.inv_freq")
-        || name.ends_with(".masked_bias")
-        || (architecture.tied_embeddings && name == LM_HEAD)
-        // Layers that draft further tokens.
-        || name.starts_with("mtp.")
-        || is_draft_layer(name, architecture)
-        || is_unread_key(name, architecture)
-}
-
-/// Whether a tensor makes keys or values of a layer that reads those of another: published files have them, and nobody needs them.
-fn is_unread_key(name: &str, architecture: &Architecture) -> bool {
-    let Some((index, module)) = name
-        .strip_prefix("model.layers.")
-        .and_then(|rest| rest.split_once(".self_attn."))
-    else {
-        return false;
-    };
-    let source = index.parse().ok().and_then(|index| architecture.source_of(index));
-    let makes = ["k_proj.", "v_proj.", "k_norm.", "v_norm."];
-    source.is_some() && makes.iter().any(|start| module.starts_with(start))
-}
-
-/// Whether a tensor belongs to a layer behind the last one that predicts further tokens, which training leaves out.
-fn is_draft_layer(name: &str, architecture: &Architecture) -> bool {
-    let index = name
-        .strip_prefix("model.layers.")
-        .and_then(|rest| rest.split('.').next());
-    let index = index.and_then(|index| index.parse::<usize>().ok());
-    let (layers, drafts) = (
-        architecture.layers.len(),
-        architecture.experts.as_ref().map_or(0, |experts| experts.draft_layers),
-    );
-    index.is_some_and(|index| (layers..layers + drafts).contains(&index))
 }

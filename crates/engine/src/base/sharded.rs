@@ -63,8 +63,18 @@ pub(super) struct LayerCutter {
 #[derive(Debug)]
 struct CutLayer {
     weights: LoadedLayer,
-    /// Parts by width: the dtype, the elements of the whole layer, and those of this rank.
-    parts: BTreeMap<Width, (DType, usize, Tensor)>,
+    /// Parts by width.
+    parts: BTreeMap<Width, CutPart>,
+}
+
+/// Elements of a layer of one width.
+#[derive(Debug)]
+struct CutPart {
+    dtype: DType,
+    /// Elements of the whole layer.
+    elements: usize,
+    /// Elements of this rank.
+    own: Tensor,
 }
 
 impl LayerCutter {
@@ -96,8 +106,8 @@ impl LayerCutter {
         Ok(())
     }
 
-    /// The dtype and number of a layer's elements, and this rank's.
-    fn cut(&self, tensors: &[Tensor], device: &Device) -> candle_core::Result<(DType, usize, Tensor)> {
+    /// Cuts this rank's part out of the elements of a layer that have one dtype.
+    fn cut(&self, tensors: &[Tensor], device: &Device) -> candle_core::Result<CutPart> {
         let dtype = tensors[0].dtype();
         let elements = tensors.iter().map(|tensor| aligned(tensor.elem_count())).sum();
         let size = share_of(elements, self.share.ranks);
@@ -111,7 +121,7 @@ impl LayerCutter {
             }
             start += aligned(tensor.elem_count());
         }
-        Ok((dtype, elements, own))
+        Ok(CutPart { dtype, elements, own })
     }
 
     /// The parts with their windows, and the weights as views of those.
@@ -119,9 +129,9 @@ impl LayerCutter {
         let Self { share, layers } = self;
         let mut sizes: [BTreeMap<Width, (DType, usize)>; WINDOWS] = Default::default();
         for (index, layer) in layers.iter().enumerate() {
-            for (width, (dtype, elements, _)) in &layer.parts {
-                let size = sizes[window_of(index)].entry(*width).or_insert((*dtype, 0));
-                size.1 = size.1.max(share_of(*elements, share.ranks) * share.ranks);
+            for (width, part) in &layer.parts {
+                let size = sizes[window_of(index)].entry(*width).or_insert((part.dtype, 0));
+                size.1 = size.1.max(share_of(part.elements, share.ranks) * share.ranks);
             }
         }
         let mut windows: [BTreeMap<Width, Tensor>; WINDOWS] = Default::default();
@@ -133,7 +143,7 @@ impl LayerCutter {
         let (mut parts, mut views) = (Vec::with_capacity(layers.len()), Vec::new());
         for (index, layer) in layers.into_iter().enumerate() {
             let window = &windows[window_of(index)];
-            let part = |(width, (_, _, own)): (Width, (DType, usize, Tensor))| {
+            let part = |(width, CutPart { own, .. }): (Width, CutPart)| {
                 let window = window[&width].narrow(0, 0, own.elem_count() * share.ranks)?;
                 Ok(LayerPart { own, window })
             };

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 
-use super::weight::{Weight, compute_dtype};
+use super::weight::Weight;
+use super::weight_kinds::compute_dtype;
 use crate::{SparsityError, TrainError, WeightsError};
 use peft_tune_core::plan::PlanError;
 use peft_tune_core::recipe::{Precision, WeightSparsity};

@@ -15,7 +15,8 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::weight::compute_dtype;
+use super::weight::Weight;
+use super::weight_kinds::{WeightKind, compute_dtype};
 use crate::checkpoint::Checkpoint;
 use crate::{TrainError, WeightsError};
 use peft_tune_core::architecture::{Architecture, ExpertPart, Experts, TensorShape};
@@ -232,4 +233,33 @@ fn bytes<'a>(checkpoint: &'a Checkpoint, name: &str, shape: &[usize]) -> Result<
             got: format!("{other:?}"),
         }),
     }
+}
+
+/// Hands the projections of all experts, from their parts (in, outs) of the stacked tensor `name`, to `take`.
+pub(super) fn store_experts(
+    stack: &Stacked<'_>,
+    name: &str,
+    of_expert: impl Fn(usize) -> Result<Tensor, TrainError>,
+    precision: Precision,
+    device: &Device,
+    mut take: impl FnMut(String, Weight) -> Result<(), TrainError>,
+) -> Result<(), TrainError> {
+    let Some((layer, parts)) = stack.parts(name) else {
+        return Ok(());
+    };
+    for expert in 0..stack.experts.count {
+        let value = of_expert(expert)?;
+        for (place, part) in parts.iter().enumerate() {
+            let name = format!("{layer}.{}", stack.experts.weight_name(expert, *part));
+            let weight = Weight::store(
+                stack.split(&value, parts, place)?,
+                &name,
+                WeightKind::Linear,
+                precision,
+                device,
+            )?;
+            take(name, weight)?;
+        }
+    }
+    Ok(())
 }

@@ -1,36 +1,16 @@
 //! One weight of the base model, in the storage that the precision asks for.
 
-use std::ops::Range;
-
 use candle_core::{DType, Device, Shape, Tensor};
-use half::bf16;
 
+use super::codes::Codes;
+use super::quantized_rows::QuantizedRows;
+use super::weight_kinds::WeightKind;
 use crate::checkpoint::Checkpoint;
 use crate::{TrainError, WeightsError};
 use peft_tune_core::architecture::TensorShape;
 use peft_tune_core::recipe::{ActivationQuantization, Precision, QuantizationAware, Recipe};
 use peft_tune_kernels::ops::matmul::{Factor, QuantizedMatrix};
-use peft_tune_kernels::quant::{ByteRows, Element, Int8, Int8Blocks, Nf4, QuantError, Quantized, Sparse};
-
-/// Storage of a weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WeightKind {
-    /// Values in the compute dtype.
-    Dense,
-    /// Weight of a linear layer: quantized where the precision says so.
-    Linear,
-    /// F32 whatever the precision: a rounded score chooses another expert.
-    Exact,
-}
-
-impl WeightKind {
-    fn dtype(self, precision: Precision) -> DType {
-        match self {
-            Self::Exact => DType::F32,
-            Self::Dense | Self::Linear => compute_dtype(precision),
-        }
-    }
-}
+use peft_tune_kernels::quant::{Int8, Nf4, Sparse};
 
 /// A weight as the precision stores it.
 #[derive(Clone, Debug)]
@@ -38,181 +18,6 @@ pub(crate) enum Weight {
     /// F32, F16 or BF16.
     Dense(Tensor),
     Quantized(QuantizedRows),
-}
-
-/// Rows of a quantized or sparse weight; products widen them block by block.
-#[derive(Clone, Debug)]
-pub(crate) struct QuantizedRows {
-    codes: Codes,
-    rows: Range<usize>,
-    /// Compute dtype.
-    dtype: DType,
-    /// Quantization of the activations that products with the weight take.
-    activations: ActivationQuantization,
-}
-
-/// A quantized or sparse weight (out, in).
-#[derive(Clone, Debug)]
-pub(crate) enum Codes {
-    Nf4(Nf4),
-    Int8(Int8),
-    /// Values as they are, of which two of each four are left out.
-    Sparse(Sparse),
-}
-
-impl Codes {
-    fn quantize(weight: &Tensor, precision: Precision) -> Result<Option<Self>, QuantError> {
-        Ok(match precision {
-            Precision::Nf4 => Some(Self::Nf4(Nf4::quantize(weight, false)?)),
-            Precision::Nf4Double => Some(Self::Nf4(Nf4::quantize(weight, true)?)),
-            Precision::Int8 => Some(Self::Int8(Int8::quantize(weight)?)),
-            Precision::Fp32 | Precision::Bf16 | Precision::Fp16 => None,
-        })
-    }
-
-    /// The weight `name` as bitsandbytes left it in `checkpoint`; `None` where it is dense there.
-    fn read(checkpoint: &Checkpoint, name: &str) -> Result<Option<Self>, QuantError> {
-        let codes = Self::read_codes(checkpoint, name)?;
-        checkpoint.let_go(name);
-        Ok(codes)
-    }
-
-    fn read_codes(checkpoint: &Checkpoint, name: &str) -> Result<Option<Self>, QuantError> {
-        let find = |name: &str| checkpoint.raw(name);
-        if checkpoint.contains(&format!("{name}.quant_state.bitsandbytes__nf4")) {
-            return Nf4::from_bitsandbytes(name, find).map(|codes| Some(Self::Nf4(codes)));
-        }
-        let scales = name.strip_suffix("weight").map(|module| format!("{module}SCB"));
-        if scales.is_some_and(|scales| checkpoint.contains(&scales)) {
-            return Int8::from_bitsandbytes(name, find).map(|codes| Some(Self::Int8(codes)));
-        }
-        Ok(None)
-    }
-
-    /// Zeros in the form of a merged model; `None` where merged models are not quantized.
-    fn zeros(shape: (usize, usize), form: QuantizationAware, device: &Device) -> candle_core::Result<Option<Self>> {
-        Ok(match form {
-            QuantizationAware::Int8 => Some(Self::Int8(Int8::zeros_in_rows(shape, device)?)),
-            QuantizationAware::Nf4 => Some(Self::Nf4(Nf4::zeros(shape, device)?)),
-            QuantizationAware::None => None,
-        })
-    }
-
-    /// Zeros in the form of a merged model, on paper; `None` where merged models are not quantized.
-    fn merged_on_paper(shape: (usize, usize), form: QuantizationAware) -> candle_core::Result<Option<Self>> {
-        Ok(match form {
-            QuantizationAware::Int8 => Some(Self::Int8(Int8::on_paper_in_rows(shape)?)),
-            QuantizationAware::Nf4 => Some(Self::Nf4(Nf4::on_paper(shape, false)?)),
-            QuantizationAware::None => None,
-        })
-    }
-
-    fn replace_rows(&self, start: usize, rows: &Tensor) -> Result<(), QuantError> {
-        match self {
-            Self::Nf4(codes) => codes.replace_rows(start, rows),
-            Self::Int8(codes) => codes.replace_rows(start, rows),
-            Self::Sparse(_) => {
-                let message = "sparse values have no codes to replace".to_owned();
-                Err(candle_core::Error::Msg(message).into())
-            }
-        }
-    }
-
-    fn shape(&self) -> (usize, usize) {
-        match self {
-            Self::Nf4(codes) => codes.shape(),
-            Self::Int8(codes) => codes.shape(),
-            Self::Sparse(codes) => codes.shape(),
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Nf4(codes) => codes.bytes(),
-            Self::Int8(codes) => codes.bytes(),
-            Self::Sparse(codes) => codes.bytes(),
-        }
-    }
-
-    fn widened(&self, rows: Range<usize>, dtype: DType) -> candle_core::Result<Tensor> {
-        match self {
-            Self::Nf4(codes) => codes.dequantize_rows(rows, dtype),
-            Self::Int8(codes) => codes.dequantize_rows(rows, dtype),
-            Self::Sparse(codes) => codes.dequantize_rows(rows, dtype),
-        }
-    }
-
-    fn fill(&self, rows: Range<usize>, into: &Tensor) -> candle_core::Result<()> {
-        match self {
-            Self::Nf4(codes) => codes.dequantize_rows_into(rows, into),
-            Self::Int8(codes) => codes.dequantize_rows_into(rows, into),
-            Self::Sparse(codes) => codes.dequantize_rows_into(rows, into),
-        }
-    }
-
-    fn fill_block<T: Element>(
-        &self,
-        rows: Range<usize>,
-        columns: Range<usize>,
-        into: &mut [T],
-    ) -> candle_core::Result<()> {
-        match self {
-            Self::Nf4(codes) => codes.fill_block(rows, columns, into),
-            Self::Int8(codes) => codes.fill_block(rows, columns, into),
-            Self::Sparse(codes) => codes.fill_block(rows, columns, into),
-        }
-    }
-
-    fn fill_int8(&self, rows: Range<usize>, columns: Range<usize>, into: Int8Blocks<'_>) -> candle_core::Result<bool> {
-        match self {
-            Self::Nf4(codes) => codes.fill_int8(rows, columns, into),
-            Self::Int8(codes) => codes.fill_int8(rows, columns, into),
-            Self::Sparse(codes) => codes.fill_int8(rows, columns, into),
-        }
-    }
-
-    fn fill_byte_rows(&self, rows: Range<usize>, into: &ByteRows<'_>) -> candle_core::Result<()> {
-        match self {
-            Self::Nf4(codes) => codes.launch_byte_rows(rows, into),
-            Self::Int8(codes) => codes.launch_byte_rows(rows, into),
-            Self::Sparse(codes) => codes.launch_byte_rows(rows, into),
-        }
-    }
-
-    fn is_on_cpu(&self) -> bool {
-        match self {
-            Self::Nf4(codes) => codes.device().is_cpu(),
-            Self::Int8(codes) => codes.device().is_cpu(),
-            Self::Sparse(codes) => codes.device().is_cpu(),
-        }
-    }
-
-    fn to_device(&self, device: &Device) -> candle_core::Result<Self> {
-        Ok(match self {
-            Self::Nf4(codes) => Self::Nf4(codes.to_device(device)?),
-            Self::Int8(codes) => Self::Int8(codes.to_device(device)?),
-            Self::Sparse(codes) => Self::Sparse(codes.to_device(device)?),
-        })
-    }
-
-    fn map(&self, change: &mut dyn FnMut(&Tensor) -> candle_core::Result<Tensor>) -> candle_core::Result<Self> {
-        Ok(match self {
-            Self::Nf4(codes) => Self::Nf4(codes.map(change)?),
-            Self::Int8(codes) => Self::Int8(codes.map(change)?),
-            Self::Sparse(codes) => Self::Sparse(codes.map(change)?),
-        })
-    }
-
-    /// Whether these are the codes that `precision` would make; nf4 with plain and with nested constants both are
-    /// what a 4-bit precision asks for.
-    fn serves(&self, precision: Precision) -> bool {
-        match self {
-            Self::Nf4(_) => matches!(precision, Precision::Nf4 | Precision::Nf4Double),
-            Self::Int8(_) => precision == Precision::Int8,
-            // Made of dense weights, never read.
-            Self::Sparse(_) => false,
-        }
-    }
 }
 
 impl Weight {
@@ -452,77 +257,6 @@ impl Weight {
             Self::Dense(tensor) => Factor::Dense(tensor),
             Self::Quantized(weight) => Factor::QuantizedMatrix(weight),
         }
-    }
-}
-
-impl QuantizedRows {
-    /// `rows` of this weight as rows of the whole one.
-    fn of_whole(&self, rows: Range<usize>) -> Range<usize> {
-        self.rows.start + rows.start..self.rows.start + rows.end
-    }
-}
-
-impl QuantizedMatrix for QuantizedRows {
-    fn dims2(&self) -> (usize, usize) {
-        (self.rows.len(), self.codes.shape().1)
-    }
-
-    fn bytes(&self) -> usize {
-        // Of the rows only: their part of the whole.
-        self.codes.bytes() * self.rows.len() / self.codes.shape().0.max(1)
-    }
-
-    fn storage(&self) -> &'static str {
-        match self.codes {
-            Codes::Nf4(_) => "nf4",
-            Codes::Int8(_) => "int8",
-            Codes::Sparse(ref values) => match values.dtype() {
-                DType::BF16 => "sparse_bf16",
-                DType::F16 => "sparse_fp16",
-                _ => "sparse_fp32",
-            },
-        }
-    }
-
-    fn activations(&self) -> ActivationQuantization {
-        self.activations
-    }
-
-    fn fill_int8(&self, rows: Range<usize>, columns: Range<usize>, into: Int8Blocks<'_>) -> candle_core::Result<bool> {
-        self.codes.fill_int8(self.of_whole(rows), columns, into)
-    }
-
-    fn fill_byte_rows(&self, into: &ByteRows<'_>) -> candle_core::Result<()> {
-        self.codes.fill_byte_rows(self.rows.clone(), into)
-    }
-
-    fn is_on_cpu(&self) -> bool {
-        self.codes.is_on_cpu()
-    }
-
-    fn dense(&self, dtype: DType) -> candle_core::Result<Tensor> {
-        self.codes.widened(self.rows.clone(), dtype)
-    }
-
-    fn fill(&self, into: &Tensor) -> candle_core::Result<()> {
-        self.codes.fill(self.rows.clone(), into)
-    }
-
-    fn fill_f32(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [f32]) -> candle_core::Result<()> {
-        self.codes.fill_block(self.of_whole(rows), columns, into)
-    }
-
-    fn fill_bf16(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [bf16]) -> candle_core::Result<()> {
-        self.codes.fill_block(self.of_whole(rows), columns, into)
-    }
-}
-
-/// Dtype in which a precision computes.
-pub(crate) fn compute_dtype(precision: Precision) -> DType {
-    match precision.compute() {
-        Precision::Fp32 => DType::F32,
-        Precision::Fp16 => DType::F16,
-        _ => DType::BF16,
     }
 }
 

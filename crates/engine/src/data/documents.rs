@@ -283,24 +283,34 @@ impl DocumentSet {
 
     /// Tokens of document `index`.
     pub fn tokens(&self, index: usize) -> usize {
-        self.located(index).2.iter().map(ExactSizeIterator::len).sum()
+        self.located(index).stretches.iter().map(ExactSizeIterator::len).sum()
     }
 
     /// Tokens of document `index` that count in the loss.
     pub fn target_tokens(&self, index: usize) -> usize {
-        let (table, row, stretches) = self.located(index);
+        let DocumentPlace { table, row, stretches } = self.located(index);
         stretches.iter().map(|stretch| targets_of(table, &row, stretch)).sum()
+    }
+
+    /// (tokens, target tokens) of the sequences of document `index`: both of a pair, else the document's own.
+    pub fn sequences(&self, index: usize) -> impl Iterator<Item = (usize, usize)> {
+        let DocumentPlace { table, row, stretches } = self.located(index);
+        let of_stretch = move |stretch: Range<usize>| (stretch.len(), targets_of(table, &row, &stretch));
+        let there = stretches.into_iter().filter(|stretch| !stretch.is_empty());
+        there.map(of_stretch)
     }
 
     /// Whether document `index` is a row of its own, with nothing cut away.
     pub(super) fn is_whole_row(&self, index: usize) -> bool {
-        let (_, row, [stretch, _]) = self.located(index);
+        let DocumentPlace { row, stretches, .. } = self.located(index);
+        let [stretch, _] = stretches;
         row.kind == RowKind::Whole && stretch == (0..row.tokens)
     }
 
     /// Document `index`; of a pair both sequences, one behind the other.
     pub fn document(&self, index: usize) -> DocumentView {
-        let (table, row, [stretch, second]) = self.located(index);
+        let DocumentPlace { table, row, stretches } = self.located(index);
+        let [stretch, second] = stretches;
         let mut view = DocumentView {
             input_ids: table.ids(&row, stretch.clone()),
             labels: table.labels(&row, stretch),
@@ -312,13 +322,12 @@ impl DocumentSet {
         view
     }
 
-    /// The row that a document is of, its table, and its tokens there.
-    fn located(&self, index: usize) -> (&TokenTable, Row, Stretches) {
+    fn located(&self, index: usize) -> DocumentPlace<'_> {
         let span = self.spans[index];
         let table = &self.tables[self.tables.partition_point(|set| set.end <= index)].table;
         let row = table.row(span.row as usize);
         let stretches = stretches(table, &row, span.offset as usize, self.length);
-        (table, row, stretches)
+        DocumentPlace { table, row, stretches }
     }
 
     /// The windows in which document `index` is scored: together they hold each of its targets once. The document itself
@@ -330,7 +339,8 @@ impl DocumentSet {
     ///
     /// What trains on pairs scores them whole, and not here.
     pub fn windows(&self, index: usize) -> impl Iterator<Item = WindowView> + '_ {
-        let (table, row, [document, _]) = self.located(index);
+        let DocumentPlace { table, row, stretches } = self.located(index);
+        let [document, _] = stretches;
         let (tokens, window) = (document.len(), self.window.max(SHORTEST));
         let mut scored = 1;
         std::iter::from_fn(move || {
@@ -389,7 +399,7 @@ impl DocumentSet {
             look(&self.document(index));
             let is_last = self.tables.iter().any(|set| set.end == index + 1);
             if index % RELEASE_AFTER == RELEASE_AFTER - 1 || is_last {
-                let (table, row, _) = self.located(index);
+                let DocumentPlace { table, row, .. } = self.located(index);
                 table.release_words(&row);
             }
         }
@@ -399,6 +409,13 @@ impl DocumentSet {
     pub fn statistics(&self) -> Statistics {
         self.statistics
     }
+}
+
+/// Place of a document: its row in a table, and its tokens there.
+struct DocumentPlace<'a> {
+    table: &'a TokenTable,
+    row: Row,
+    stretches: Stretches,
 }
 
 /// Tokens of a row that a document has: one stretch and an empty one, or a stretch of each sequence of a pair.

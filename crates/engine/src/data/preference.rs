@@ -79,7 +79,7 @@ fn row_of<const N: usize>(
     let tools = tools.filter(|tools| tools.as_array().is_some_and(|tools| !tools.is_empty()));
     let mut sequences = Vec::with_capacity(N);
     for (key, answer) in &answers {
-        sequences.push(sequence(location, columns, &prompt, (*key, answer), tools.clone())?);
+        sequences.push(sequence(location, columns, &prompt, key, answer, tools.clone())?);
     }
     row.insert("prompt".to_owned(), prompt);
     row.extend(answers.map(|(key, answer)| (key.to_owned(), answer)));
@@ -92,7 +92,8 @@ fn sequence(
     location: &RowLocation,
     columns: &Columns,
     prompt: &Value,
-    (key, answer): (&'static str, &Value),
+    key: &'static str,
+    answer: &Value,
     tools: Option<Value>,
 ) -> Result<Example, DataError> {
     match (prompt, answer) {

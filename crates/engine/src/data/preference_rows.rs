@@ -9,9 +9,11 @@ use std::path::PathBuf;
 use rayon::prelude::*;
 use serde_json::{Map, Value};
 
-use super::encode::{EncodedRow, Learnt, encode};
+use super::encode::encode;
+use super::encoded_row::EncodedRow;
 use super::example::Example;
 use super::format::RowParser;
+use super::learnt::Learnt;
 use super::length_limit::LengthLimit;
 use super::meter::Meter;
 use super::on_disk::on_disk;

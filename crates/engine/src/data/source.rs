@@ -240,11 +240,11 @@ impl BatchSource {
         }
     }
 
-    /// (tokens, target tokens) of the documents of every row of an epoch: what a step costs follows from them. Of more than 262,144
-    /// rows, those of an even sample of so many, and of the 256 rows with the most tokens.
+    /// (tokens, target tokens) of the documents of every row of an epoch, of a pair those of both sequences: what a step costs follows
+    /// from them. Of more than 262,144 rows, those of an even sample of so many, and of the 256 rows with the most tokens.
     pub fn row_documents(&self) -> Vec<Vec<(usize, usize)>> {
-        let of_document = |index: usize| (self.documents.tokens(index), self.documents.target_tokens(index));
-        let of_row = |row: usize| self.rows.documents(row).map(of_document).collect();
+        let of_document = |index: usize| self.documents.sequences(index);
+        let of_row = |row: usize| self.rows.documents(row).flat_map(of_document).collect();
         let rows = self.rows();
         let typical: Vec<usize> = self.typical_rows().collect();
         if rows <= DESCRIBED {

@@ -10,9 +10,11 @@ use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::disk_space::DiskSpace;
-use super::encode::{EncodedRow, Learnt, encode};
+use super::encode::encode;
+use super::encoded_row::EncodedRow;
 use super::example::Example;
 use super::format::RowParser;
+use super::learnt::Learnt;
 use super::meter::{Meter, bytes_of};
 use super::progress::{self, ReadingStage, Tokenized};
 use super::readers::{count_rows, read_rows};

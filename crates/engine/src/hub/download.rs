@@ -8,7 +8,7 @@ use hf_hub::{Cache, Repo, RepoType};
 
 use super::HubError;
 use super::index::shards_of;
-use super::needed_files::{NeededFiles, WEIGHTS, WEIGHTS_INDEX};
+use super::needed_files::{NeededFiles, PICKLED_INDEX, PICKLED_WEIGHTS, WEIGHTS, WEIGHTS_INDEX, WeightReader};
 use super::settings::{HubSettings, RepoKind};
 
 /// Watches downloads. The defaults watch nothing.
@@ -54,8 +54,8 @@ impl HubModel<'_> {
         for file in part.wanted().iter().filter(|file| present.contains(*file)) {
             self.fetch(&commit, file, observer)?;
         }
-        if part.has_weights() {
-            for file in self.weight_files(&commit, &present, observer)? {
+        if let Some(reader) = part.weight_reader() {
+            for file in self.weight_files(&commit, &present, reader, observer)? {
                 self.fetch(&commit, &file, observer)?;
             }
         }
@@ -71,14 +71,20 @@ impl HubModel<'_> {
         &self,
         commit: &Commit,
         present: &[&str],
+        reader: WeightReader,
         observer: &mut dyn DownloadObserver,
     ) -> Result<Vec<String>, HubError> {
-        if present.contains(&WEIGHTS_INDEX) {
-            self.fetch(commit, WEIGHTS_INDEX, observer)?;
-            return shards_of(&commit.folder.join(WEIGHTS_INDEX));
+        let forms: &[&str] = match reader {
+            WeightReader::Engine => &[WEIGHTS_INDEX, WEIGHTS],
+            WeightReader::Transformers => &[WEIGHTS_INDEX, WEIGHTS, PICKLED_WEIGHTS, PICKLED_INDEX],
+        };
+        match forms.iter().find(|name| present.contains(*name)) {
+            Some(index @ &(WEIGHTS_INDEX | PICKLED_INDEX)) => {
+                self.fetch(commit, index, observer)?;
+                shards_of(&commit.folder.join(index))
+            }
+            single => Ok(single.into_iter().map(|name| (*name).to_owned()).collect()),
         }
-        let single = present.contains(&WEIGHTS).then(|| WEIGHTS.to_owned());
-        Ok(single.into_iter().collect())
     }
 
     /// Fetches one file unless it is cached.

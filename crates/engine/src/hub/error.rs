@@ -58,7 +58,7 @@ pub enum HubError {
         cache: PathBuf,
         source: Box<hf_hub::api::sync::ApiError>,
     },
-    #[error("{path} is not an index of safetensors shards ({reason}); fetch the model again")]
+    #[error("{path} is not an index of a model's shards ({reason}); fetch the model again")]
     BadIndex { path: PathBuf, reason: String },
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: std::io::Error },

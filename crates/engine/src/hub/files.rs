@@ -8,8 +8,8 @@ use super::download::{DownloadObserver, HubModel};
 use super::index::shards_of;
 use super::name::parse_hub_name;
 use super::needed_files::{
-    CHAT_TEMPLATE, CONFIG, GENERATION_CONFIG, NeededFiles, SPECIAL_TOKENS_MAP, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS,
-    WEIGHTS_INDEX,
+    CHAT_TEMPLATE, CONFIG, GENERATION_CONFIG, NeededFiles, PICKLED_INDEX, PICKLED_WEIGHTS, SPECIAL_TOKENS_MAP,
+    TOKENIZER, TOKENIZER_CONFIG, WEIGHTS, WEIGHTS_INDEX, WeightReader,
 };
 use super::settings::{HubSettings, RepoKind};
 use super::{HubError, MissingFile};
@@ -25,7 +25,7 @@ pub struct ModelFiles {
     pub folder: PathBuf,
     pub config: PathBuf,
     pub tokenizer: TokenizerFiles,
-    /// The safetensors files in order of their names, or the GGUF file.
+    /// The safetensors files in order of their names, or the GGUF file; for transformers also PyTorch's own files.
     pub weights: Vec<PathBuf>,
 }
 
@@ -58,20 +58,26 @@ impl ModelFiles {
 
     /// [`ModelFiles::resolve`], told to `observer` while it downloads.
     pub fn resolve_watched(model: &str, observer: &mut dyn DownloadObserver) -> Result<Self, HubError> {
-        let folder = folder_of(model, NeededFiles::Everything, HubSettings::from_env, observer)?;
-        Self::in_folder(model, &folder, NeededFiles::Everything)
+        Self::found(model, NeededFiles::Everything(WeightReader::Engine), observer)
     }
 
     /// [`ModelFiles::resolve_watched`], but the model need not have a tokenizer: data may be tokenised already.
     pub fn resolve_weights(model: &str, observer: &mut dyn DownloadObserver) -> Result<Self, HubError> {
-        let folder = folder_of(model, NeededFiles::Weights, HubSettings::from_env, observer)?;
-        Self::in_folder(model, &folder, NeededFiles::Weights)
+        Self::found(model, NeededFiles::Weights(WeightReader::Engine), observer)
     }
 
-    /// [`ModelFiles::resolve`] with a cache and mode of the caller's choice instead of the environment's.
+    /// [`ModelFiles::resolve_weights`] for a training that transformers loads the model of: weights may be PyTorch's own files, which
+    /// this engine does not read.
+    pub fn resolve_for_transformers(model: &str, observer: &mut dyn DownloadObserver) -> Result<Self, HubError> {
+        Self::found(model, NeededFiles::Weights(WeightReader::Transformers), observer)
+    }
+
+    /// [`ModelFiles::resolve`] with a cache and mode of the caller's choice instead of the environment's, and with weights in any
+    /// form: what asks reads the files beside them.
     pub fn resolve_with(model: &str, settings: &HubSettings) -> Result<Self, HubError> {
-        let folder = folder_of(model, NeededFiles::Everything, || Ok(settings.clone()), &mut ())?;
-        Self::in_folder(model, &folder, NeededFiles::Everything)
+        let part = NeededFiles::Everything(WeightReader::Transformers);
+        let folder = folder_of(model, part, || Ok(settings.clone()), &mut ())?;
+        Self::in_folder(model, &folder, part)
     }
 
     /// Finds `config.json` alone, which is all that planning needs: no weights are downloaded.
@@ -81,13 +87,17 @@ impl ModelFiles {
         Ok(folder.join(CONFIG))
     }
 
+    fn found(model: &str, part: NeededFiles, observer: &mut dyn DownloadObserver) -> Result<Self, HubError> {
+        let folder = folder_of(model, part, HubSettings::from_env, observer)?;
+        Self::in_folder(model, &folder, part)
+    }
+
     fn in_folder(model: &str, folder: &Path, part: NeededFiles) -> Result<Self, HubError> {
         check(model, folder, part)?;
-        let index = folder.join(WEIGHTS_INDEX);
-        let weights = if index.is_file() {
-            shards_of(&index)?.iter().map(|shard| folder.join(shard)).collect()
-        } else {
-            vec![gguf_in(folder).unwrap_or_else(|| folder.join(WEIGHTS))]
+        let weights = match part.weight_reader().and_then(|reader| weights_in(folder, reader)) {
+            Some(WeightFiles::Sharded(index)) => shards_of(&index)?.iter().map(|shard| folder.join(shard)).collect(),
+            Some(WeightFiles::Single(file)) => vec![file],
+            None => Vec::new(),
         };
         Ok(Self {
             model: model.to_owned(),
@@ -209,39 +219,54 @@ fn missing(folder: &Path, part: NeededFiles) -> Result<Vec<MissingFile>, HubErro
             advice: advice(folder, name),
         })
         .collect();
-    if part.has_weights() {
-        files.extend(missing_weights(folder)?);
+    if let Some(reader) = part.weight_reader() {
+        files.extend(missing_weights(folder, reader)?);
     }
     Ok(files)
 }
 
-fn missing_weights(folder: &Path) -> Result<Vec<MissingFile>, HubError> {
-    let index = folder.join(WEIGHTS_INDEX);
-    if index.is_file() {
-        let mut files = Vec::new();
-        for name in shards_of(&index)? {
-            if !folder.join(&name).is_file() {
-                let advice = "a shard that the index names; fetch it again";
-                files.push(MissingFile { name, advice });
-            }
-        }
-        return Ok(files);
-    }
-    if folder.join(WEIGHTS).is_file() || gguf_in(folder).is_some() {
-        return Ok(Vec::new());
-    }
-    Ok(vec![MissingFile {
-        name: format!("{WEIGHTS} or {WEIGHTS_INDEX}"),
-        advice: advice(folder, WEIGHTS),
-    }])
+/// A checkpoint's weights in a folder.
+enum WeightFiles {
+    /// The index that names its shards.
+    Sharded(PathBuf),
+    Single(PathBuf),
 }
 
-/// A GGUF file, where the folder has no safetensors; which one of several is for the reader of weights to say.
-fn gguf_in(folder: &Path) -> Option<PathBuf> {
-    match folder.join(WEIGHTS).is_file() {
-        true => None,
-        false => GgufWeights::first(folder),
+/// The weights in a folder that a reader takes. Of several GGUF files which one is for the reader itself to say.
+fn weights_in(folder: &Path, reader: WeightReader) -> Option<WeightFiles> {
+    let there = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
+    let sharded = |name: &str| there(name).map(WeightFiles::Sharded);
+    let single = |name: &str| there(name).map(WeightFiles::Single);
+    let found = sharded(WEIGHTS_INDEX)
+        .or_else(|| single(WEIGHTS))
+        .or_else(|| GgufWeights::first(folder).map(WeightFiles::Single));
+    match reader {
+        WeightReader::Engine => found,
+        WeightReader::Transformers => found
+            .or_else(|| single(PICKLED_WEIGHTS))
+            .or_else(|| sharded(PICKLED_INDEX)),
     }
+}
+
+fn missing_weights(folder: &Path, reader: WeightReader) -> Result<Vec<MissingFile>, HubError> {
+    let index = match weights_in(folder, reader) {
+        Some(WeightFiles::Sharded(index)) => index,
+        Some(WeightFiles::Single(_)) => return Ok(Vec::new()),
+        None => {
+            return Ok(vec![MissingFile {
+                name: format!("{WEIGHTS} or {WEIGHTS_INDEX}"),
+                advice: advice(folder, WEIGHTS),
+            }]);
+        }
+    };
+    let mut files = Vec::new();
+    for name in shards_of(&index)? {
+        if !folder.join(&name).is_file() {
+            let advice = "a shard that the index names; fetch it again";
+            files.push(MissingFile { name, advice });
+        }
+    }
+    Ok(files)
 }
 
 /// Advice about a file that `folder` lacks, given what is there instead.
@@ -252,8 +277,9 @@ fn advice(folder: &Path, name: &str) -> &'static str {
             "load and save the tokenizer once with transformers' AutoTokenizer, which writes it"
         }
         TOKENIZER => "copy it from the model's hub page",
-        WEIGHTS if has("pytorch_model.bin") || has("pytorch_model.bin.index.json") => {
-            "only PyTorch weights are there; load and save the model once with transformers"
+        WEIGHTS if has(PICKLED_WEIGHTS) || has(PICKLED_INDEX) => {
+            "only PyTorch's own weights are there, which TRL trains on: search with `--backend trl`; or write safetensors beside them, in \
+             that folder: python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('.').save_pretrained('.')\""
         }
         WEIGHTS => "copy the weights from the model's hub page",
         _ => "",
@@ -262,7 +288,7 @@ fn advice(folder: &Path, name: &str) -> &'static str {
 
 /// Files that are missing where nothing is there.
 fn nothing_there(part: NeededFiles) -> Vec<MissingFile> {
-    let weights = part.has_weights().then_some(WEIGHTS);
+    let weights = part.weight_reader().map(|_| WEIGHTS);
     let names = part.required().iter().copied().chain(weights);
     names
         .map(|name| MissingFile {
@@ -316,9 +342,41 @@ mod tests {
         std::fs::remove_file(folder.path().join(WEIGHTS_INDEX)).unwrap();
         let error = ModelFiles::resolve(folder.path().to_str().unwrap()).unwrap_err();
         let message = error.to_string();
-        for part in ["config.json", "AutoTokenizer", "only PyTorch weights"] {
+        for part in [
+            "config.json",
+            "AutoTokenizer",
+            "only PyTorch's own weights",
+            "--backend trl",
+            "save_pretrained('.')",
+        ] {
             assert!(message.contains(part), "{message}");
         }
+    }
+
+    #[test]
+    fn pickled_weights_will_do_where_transformers_reads_them_and_there_are_no_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = folder.path().to_str().unwrap().to_owned();
+        let index = r#"{"weight_map": {"x": "b.bin", "y": "a.bin"}}"#;
+        write(
+            folder.path(),
+            &[("config.json", "{}"), (PICKLED_INDEX, index), ("a.bin", "")],
+        );
+        let found = || ModelFiles::resolve_for_transformers(&model, &mut ()).map(|files| files.weights);
+        assert!(found().unwrap_err().to_string().contains("b.bin (a shard"));
+        write(folder.path(), &[("b.bin", "")]);
+        assert_eq!(
+            found().unwrap(),
+            [folder.path().join("a.bin"), folder.path().join("b.bin")]
+        );
+        assert!(ModelFiles::resolve_weights(&model, &mut ()).is_err());
+        // The order is that of transformers.
+        for name in [PICKLED_WEIGHTS, WEIGHTS] {
+            write(folder.path(), &[(name, "")]);
+            assert_eq!(found().unwrap(), [folder.path().join(name)]);
+        }
+        let engine = ModelFiles::resolve_weights(&model, &mut ()).unwrap();
+        assert_eq!(engine.weights, [folder.path().join(WEIGHTS)]);
     }
 
     #[test]

@@ -4,6 +4,10 @@
 pub(super) const WEIGHTS: &str = "model.safetensors";
 /// Name of the list of a checkpoint's shards.
 pub(super) const WEIGHTS_INDEX: &str = "model.safetensors.index.json";
+/// Name of a checkpoint's only weight file in PyTorch's own form, a pickle.
+pub(super) const PICKLED_WEIGHTS: &str = "pytorch_model.bin";
+/// Name of the list of shards in that form.
+pub(super) const PICKLED_INDEX: &str = "pytorch_model.bin.index.json";
 
 pub(super) const CONFIG: &str = "config.json";
 pub(super) const GENERATION_CONFIG: &str = "generation_config.json";
@@ -18,8 +22,17 @@ pub(super) enum NeededFiles {
     Config,
     Tokenizer,
     /// Configuration and weights; the tokenizer where the model has one.
-    Weights,
-    Everything,
+    Weights(WeightReader),
+    Everything(WeightReader),
+}
+
+/// Reader of a model's weights, by which some forms of them will do and others not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WeightReader {
+    /// The engine: safetensors and GGUF.
+    Engine,
+    /// transformers, which reads PyTorch's own form too where there is no other.
+    Transformers,
 }
 
 impl NeededFiles {
@@ -34,7 +47,7 @@ impl NeededFiles {
                 CHAT_TEMPLATE,
                 GENERATION_CONFIG,
             ],
-            Self::Weights | Self::Everything => &[
+            Self::Weights(_) | Self::Everything(_) => &[
                 CONFIG,
                 TOKENIZER,
                 TOKENIZER_CONFIG,
@@ -48,14 +61,17 @@ impl NeededFiles {
     /// Files without which nothing works; weights come on top.
     pub(super) fn required(self) -> &'static [&'static str] {
         match self {
-            Self::Config | Self::Weights => &[CONFIG],
+            Self::Config | Self::Weights(_) => &[CONFIG],
             Self::Tokenizer => &[TOKENIZER],
-            Self::Everything => &[CONFIG, TOKENIZER],
+            Self::Everything(_) => &[CONFIG, TOKENIZER],
         }
     }
 
-    /// Whether the weights are part of it.
-    pub(super) fn has_weights(self) -> bool {
-        matches!(self, Self::Weights | Self::Everything)
+    /// Reader of the weights; `None` where they are no part of it.
+    pub(super) fn weight_reader(self) -> Option<WeightReader> {
+        match self {
+            Self::Config | Self::Tokenizer => None,
+            Self::Weights(reader) | Self::Everything(reader) => Some(reader),
+        }
     }
 }

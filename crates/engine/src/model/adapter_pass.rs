@@ -14,7 +14,7 @@ use std::ops::Range;
 use candle_core::{Device, Result, Tensor};
 
 use super::DropoutKey;
-use super::layer_run::ColumnSums;
+use super::column_sums::ColumnSums;
 use super::traced::own_columns;
 use crate::tensor;
 
@@ -27,7 +27,7 @@ pub(crate) struct AdapterPass {
     pub owners: Option<RowOwners>,
     /// Sums of the columns, where it is asked what linear layers read.
     pub sums: Option<ColumnSums>,
-    /// The rows of each training, where several go through the frozen weights together ([`super::together`]).
+    /// The rows of each training, where several go through the frozen weights together.
     pub parts: Vec<RowPart>,
 }
 

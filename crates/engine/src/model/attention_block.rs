@@ -2,7 +2,9 @@
 
 use candle_core::Result;
 
+use super::attended::{Attended, flat};
 use super::block_end::BlockEnd;
+use super::block_gradients::BlockGradients;
 use super::chunks::Chunks;
 use super::cross_layer::CrossLayer;
 use super::head_norms::{QueryKeyPath, Turned};
@@ -10,7 +12,8 @@ use super::key_reader::KeyReader;
 use super::latent::Latent;
 use super::linear::LinearGroup;
 use super::norm::Norm;
-use super::saved::{AttentionSaved, HeadsSaved, LatentSaved};
+use super::norm_before::{Before, forward_before};
+use super::saved::{AttentionSaved, HeadsSaved};
 use super::traced::{attention, head_gate, residual, sinks};
 use super::{RopeTables, Stream};
 use crate::span;
@@ -41,29 +44,6 @@ pub(super) struct AttentionBlock {
     pub reader: Option<KeyReader>,
     /// Tokens of a chunk that attention stays in.
     pub chunk: Option<usize>,
-}
-
-/// Queries, keys and values as attention reads them, and what is kept of what they were made from.
-pub(super) struct Attended {
-    pub q: Tensor,
-    pub k: Tensor,
-    pub v: Tensor,
-    /// Queries, or the input of their norm.
-    pub kept_q: Tensor,
-    /// Keys, or the input of their norm; `None` where they are another layer's.
-    pub kept_k: Option<Tensor>,
-    /// Values, or the input of their norm; `None` where that is the input of the keys' norm, too.
-    pub kept_v: Option<Tensor>,
-    /// Reciprocal standard deviations in the norms of queries, keys and values.
-    pub rstd: [Option<Tensor>; 3],
-    pub latent: Option<LatentSaved>,
-}
-
-/// Gradients that backward gets: of what the block adds to the stream, and the one that reaches its input past the
-/// block.
-pub(super) struct BlockGradients {
-    pub branch: Tensor,
-    pub past: Tensor,
 }
 
 impl AttentionBlock {
@@ -283,7 +263,7 @@ impl AttentionBlock {
 
     /// The gradients of what the projections give: keys and values that are of one add theirs.
     fn of_projections(&self, d_q: Tensor, d_k: Tensor, d_v: Tensor) -> Result<Vec<Tensor>> {
-        match self.projections.projections.len() {
+        match self.projections.adapted.projections.len() {
             2 => Ok(vec![flat(&d_q)?, flat(&residual::add(&d_k, &d_v)?)?]),
             _ => Ok(vec![flat(&d_q)?, flat(&d_k)?, flat(&d_v)?]),
         }
@@ -309,38 +289,4 @@ pub(super) fn gated(o: &Tensor, gate: Option<&Tensor>) -> Result<Tensor> {
         Some(gate) => head_gate::forward(&flat(o)?, gate),
         None => flat(o),
     }
-}
-
-/// The norm before a block, where there is one: its output and what it keeps.
-pub(super) fn forward_before(norm: Option<&Norm>, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
-    let Some(norm) = norm else { return Ok((x.clone(), None)) };
-    let (normed, rstd) = norm.forward(x)?;
-    Ok((normed, Some(rstd)))
-}
-
-/// The norm before a block in the backward pass.
-pub(super) struct Before<'a> {
-    pub norm: Option<&'a Norm>,
-    pub x: &'a Tensor,
-    pub rstd: Option<&'a Tensor>,
-}
-
-impl Before<'_> {
-    /// The gradient of the block's input, where it is wanted: `past`, and what the norm makes of `d_normed`. Adds the norm's
-    /// own.
-    pub(super) fn backward(&self, past: &Tensor, d_normed: &Tensor, wants_dx: bool) -> Result<Option<Tensor>> {
-        let (Some(norm), Some(rstd)) = (self.norm, self.rstd) else {
-            return wants_dx.then(|| residual::add(past, d_normed)).transpose();
-        };
-        if !wants_dx {
-            norm.add_weight_gradient(self.x, rstd, d_normed)?;
-            return Ok(None);
-        }
-        norm.backward_onto(past, self.x, rstd, d_normed).map(Some)
-    }
-}
-
-/// (T, heads, d) to (T, heads·d), without a copy.
-pub(super) fn flat(x: &Tensor) -> Result<Tensor> {
-    x.flatten_from(1)
 }

@@ -12,11 +12,12 @@
 use candle_core::{DType, Result};
 
 use super::Stream;
-use super::expert_block::{ExpertBlock, SharedExpert, only};
 use super::experts::GateUp;
-use super::mlp_block::expect_gradient;
+use super::linear::expect_gradient;
 use super::norm::Norm;
+use super::routed_experts::RoutedExperts;
 use super::saved::{BranchesSaved, ExpertsSaved, NormSaved};
+use super::shared_expert::SharedExpert;
 use super::traced::{expert_parts, residual, routing, rows};
 use crate::span;
 use crate::span::Module;
@@ -35,12 +36,27 @@ pub(super) struct Branches {
     pub end: Norm,
 }
 
+/// A mixture of experts whose shared expert and others are branches.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BranchedBlock<'a> {
+    /// Norm of what the shared expert reads.
+    pub norm: &'a Norm,
+    pub branches: &'a Branches,
+    pub shared: &'a SharedExpert,
+    pub routed: &'a RoutedExperts,
+}
+
 impl Branches {
     /// `values` (R,), each times the factor of its row's expert.
-    pub(super) fn times_factors(&self, values: &Tensor, routing: &routing::Routing) -> Result<Tensor> {
+    fn times_factors(&self, values: &Tensor, routing: &routing::Routing) -> Result<Tensor> {
         let product = values.zeros((values.dims1()?, 1), DType::F32)?;
         expert_parts::add_of_experts(&product, &self.factors, &routing.offsets, Some(values))?;
         product.flatten_all()
+    }
+
+    /// The weight of each row, times the factor of its expert.
+    fn row_weights(&self, routing: &routing::Routing) -> Result<Tensor> {
+        self.times_factors(&routing.weights, routing)
     }
 
     /// Input of the router.
@@ -63,39 +79,36 @@ fn behind(norm: &Norm, x: Tensor) -> Result<(Tensor, NormSaved)> {
     Ok((normed, NormSaved { x, rstd }))
 }
 
-impl ExpertBlock {
+impl BranchedBlock<'_> {
     /// The stream behind both branches, (T, H), and what backward needs.
-    pub(super) fn forward_branches(
-        &self,
-        x: &Tensor,
-        branches: &Branches,
-        shared: &SharedExpert,
-        stream: &Stream<'_>,
-    ) -> Result<(Tensor, ExpertsSaved)> {
+    pub(super) fn forward(&self, x: &Tensor, stream: &Stream<'_>) -> Result<(Tensor, ExpertsSaved)> {
+        let Self {
+            norm,
+            branches,
+            shared,
+            routed,
+        } = *self;
         let pass = &stream.pass;
-        let (normed, rstd) = self.norm.forward(x)?;
-        let (mut of_shared, inner) = shared.forward(&normed, self.activation, stream)?;
+        let (normed, rstd) = norm.forward(x)?;
+        let (mut of_shared, inner) = shared.forward(&normed, routed.activation, stream)?;
         drop(normed);
         let (mut outputs, down_xa) = shared.down.forward(&inner, pass)?;
         drop(inner);
         of_shared.down_xa = down_xa;
         let (first, behind_shared) = behind(&branches.behind[0], outputs.remove(0))?;
-        let (logits, router_xa) = self.router.forward(&branches.routed(x)?, pass)?;
-        let routing = {
-            let _span = span::module(Module::Router);
-            routing::forward(only(&logits)?, self.correction.as_ref(), &self.settings)?
-        };
+        let (logits, router_xa) = routed.router.forward(&branches.routed(x)?, pass)?;
+        let routing = routed.route(&logits)?;
         drop(logits);
         let offsets = &routing.offsets;
         let normed = branches.before_experts.forward(x)?.0;
-        let of_rows = self.inputs(&normed, &routing)?;
+        let of_rows = routed.inputs(&normed, &routing)?;
         drop(normed);
-        let GateUp { gate, up, xa } = self.experts.gate_up(&of_rows, offsets)?;
+        let GateUp { gate, up, xa } = routed.experts.gate_up(&of_rows, offsets)?;
         drop(of_rows);
-        let z = self.unit(&gate, &up)?;
-        rows::scale(&z, &self.row_weights(&routing)?)?;
-        let expert_xa = self.experts.down_xa(&z, offsets)?;
-        let outputs = self.experts.down(&z, expert_xa.as_ref(), offsets)?;
+        let z = routed.unit(&gate, &up)?;
+        rows::scale(&z, &branches.row_weights(&routing)?)?;
+        let expert_xa = routed.experts.down_xa(&z, offsets)?;
+        let outputs = routed.experts.down(&z, expert_xa.as_ref(), offsets)?;
         drop(z);
         let sum = rows::sum(None, &outputs, &routing.rows)?;
         drop(outputs);
@@ -122,14 +135,21 @@ impl ExpertBlock {
         Ok((y, saved))
     }
 
-    /// [`ExpertBlock::backward`] of branches.
-    pub(super) fn backward_branches(
+    /// The gradient with respect to the block's input; adds all gradients of the block. `input` makes that input again where it was
+    /// not saved.
+    pub(super) fn backward(
         &self,
         mut saved: ExpertsSaved,
         input: impl FnOnce() -> Result<Tensor>,
-        (dy, stream): (Tensor, &Stream<'_>),
-        (branches, shared): (&Branches, &SharedExpert),
+        dy: Tensor,
+        stream: &Stream<'_>,
     ) -> Result<Tensor> {
+        let Self {
+            norm,
+            branches,
+            shared,
+            routed,
+        } = *self;
         let (Some(of_shared), Some(of_norms)) = (saved.shared.take(), saved.branches.take()) else {
             candle_core::bail!("what was saved belongs to a layer without branches");
         };
@@ -140,25 +160,28 @@ impl ExpertBlock {
         drop(end);
         let d_first = branches.behind[0].backward(&behind_shared.x, &behind_shared.rstd, &d_both)?;
         drop(behind_shared);
-        let normed = self.norm.forward(&x)?.0;
-        let d_normed = shared.backward(of_shared, &normed, &d_first, self.activation, stream)?;
+        let normed = norm.forward(&x)?.0;
+        let d_normed = shared.backward(of_shared, &normed, &d_first, routed.activation, stream)?;
         drop((normed, d_first));
-        let dx = self.norm.backward_onto(&dy, &x, &saved.rstd, &d_normed)?;
+        let dx = norm.backward_onto(&dy, &x, &saved.rstd, &d_normed)?;
         drop((dy, d_normed));
         let d_second = branches.behind[1].backward(&behind_experts.x, &behind_experts.rstd, &d_both)?;
         drop((behind_experts, d_both));
-        self.backward_experts(saved, (&x, dx), d_second, (branches, stream))
+        self.backward_experts(saved, &x, dx, d_second, stream)
     }
 
     /// The sum of dx and the gradients of x by way of the experts and the router, from that of the experts' sum.
     fn backward_experts(
         &self,
         saved: ExpertsSaved,
-        (x, dx): (&Tensor, Tensor),
+        x: &Tensor,
+        dx: Tensor,
         d_sum: Tensor,
-        (branches, stream): (&Branches, &Stream<'_>),
+        stream: &Stream<'_>,
     ) -> Result<Tensor> {
-        let (d_gate, d_up, d_weights) = self.backward_down(&saved, &d_sum)?;
+        let Self { branches, routed, .. } = *self;
+        let weights = branches.row_weights(&saved.routing)?;
+        let (d_gate, d_up, d_weights) = routed.backward_down(&saved, &d_sum, weights)?;
         drop(d_sum);
         let ExpertsSaved {
             rstd,
@@ -172,10 +195,11 @@ impl ExpertBlock {
         } = saved;
         drop((gate, up, down_xa));
         let normed = branches.before_experts.forward(x)?.0;
-        let of_rows = || self.inputs(&normed, &routing);
-        let d_rows = self
-            .experts
-            .gate_up_backward(of_rows, [&d_gate, &d_up], gate_up_xa.as_ref(), &routing.offsets)?;
+        let of_rows = || routed.inputs(&normed, &routing);
+        let d_rows =
+            routed
+                .experts
+                .gate_up_backward(of_rows, [&d_gate, &d_up], gate_up_xa.as_ref(), &routing.offsets)?;
         drop((d_gate, d_up, gate_up_xa, normed));
         let d_normed = rows::sum(None, &d_rows, &routing.rows)?;
         drop(d_rows);
@@ -187,10 +211,10 @@ impl ExpertBlock {
         let d_logits = {
             let _span = span::module(Module::Router);
             let d_weights = branches.times_factors(&expect_gradient(d_weights)?, &routing)?;
-            routing::backward(&routing, &d_weights, &self.settings)?
+            routing::backward(&routing, &d_weights, &routed.settings)?
         };
         let read = || branches.routed(x);
-        let d_routed = self
+        let d_routed = routed
             .router
             .backward(read, &router_xa, vec![d_logits], &stream.pass, true)?;
         residual::add(&dx, &branches.routed_backward(x, &rstd, expect_gradient(d_routed)?)?)

@@ -3,13 +3,15 @@
 use candle_core::{DType, Tensor};
 
 use super::branches::Branches;
-use super::build::Builder;
-use super::expert_block::{ExpertBlock, SharedExpert};
+use super::builder::Builder;
+use super::expert_block::ExpertBlock;
 use super::experts::{ExpertAdapter, ExpertBiases, Experts};
 use super::feed_forward::FeedForward;
 use super::matrix::Matrix;
 use super::norm::Norm;
 use super::parameter::BaseParameter;
+use super::routed_experts::RoutedExperts;
+use super::shared_expert::SharedExpert;
 use super::traced::routing;
 use crate::TrainError;
 use crate::span::Module;
@@ -60,13 +62,15 @@ impl Builder<'_> {
                 true => Some(self.branches(layer)?),
                 false => None,
             },
-            router: self.exact_group(layer, Module::Router, &of_layer.router)?,
-            correction,
-            settings: routing_settings(&experts.router, experts.chosen),
-            experts: self.experts(layer, experts, of_layer)?,
-            activation: self.gated_activation().ok_or_else(without_gate)?,
-            limit: experts.limit.map(|limit| limit as f32),
-            weighs_input: experts.weighs_input,
+            routed: RoutedExperts {
+                router: self.exact_group(layer, Module::Router, &of_layer.router)?,
+                correction,
+                settings: routing_settings(&experts.router, experts.chosen),
+                experts: self.experts(layer, experts, of_layer)?,
+                activation: self.gated_activation().ok_or_else(without_gate)?,
+                limit: experts.limit.map(|limit| limit as f32),
+                weighs_input: experts.weighs_input,
+            },
             shared,
         })
     }

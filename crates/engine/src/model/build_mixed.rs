@@ -1,7 +1,7 @@
 //! Builds the blocks that stand in the place of attention.
 
 use super::block_end::BlockEnd;
-use super::build::Builder;
+use super::builder::Builder;
 use super::mixed_block::{DeltaLayer, MixedBlock, Rule};
 use super::norm::Norm;
 use super::traced::delta_rule::Heads;

@@ -17,6 +17,7 @@ use super::parameter::Trained;
 use super::traced::matmul::{self, Factor, Term};
 use super::traced::{NormParts, gain};
 use crate::tensor;
+use peft_tune_core::predict::Right;
 
 /// The magnitude of one projection.
 #[derive(Clone, Debug)]
@@ -44,7 +45,7 @@ impl Dora {
     /// Computes norm and gain from the parameters as they are now, on paper where `ids` are.
     pub(super) fn refresh(
         &self,
-        weight: Factor<'_>,
+        weight: (Factor<'_>, Right),
         (a, b): (&Trained, &Tensor),
         scaling: f64,
         ids: &tensor::Tensor,
@@ -72,7 +73,7 @@ pub(crate) fn update_norm(weight: &Tensor, a: &Tensor, b: &Tensor, scaling: f64)
     let left = tensor::Tensor::from(a.clone());
     gain::norm(NormParts {
         squared: &squared_row_norms(weight)?,
-        projected: &projected(weight.into(), &left)?,
+        projected: &projected((weight.into(), Right::Weight), &left)?,
         gram: &matmul::nt(&left, a)?,
         b,
         scaling,
@@ -80,8 +81,8 @@ pub(crate) fn update_norm(weight: &Tensor, a: &Tensor, b: &Tensor, scaling: f64)
 }
 
 /// A W^T (r, out), in A's dtype: rather than (out, r), since the result of a product has the dtype of its left side.
-fn projected(weight: Factor<'_>, a: &tensor::Tensor) -> Result<tensor::Tensor> {
-    matmul::nt_sum(&[Term::new(a, weight, 1.0)], 0)
+fn projected((weight, right): (Factor<'_>, Right), a: &tensor::Tensor) -> Result<tensor::Tensor> {
+    matmul::nt_sum(&[Term::new(a, weight, 1.0).stored(right)], 0)
 }
 
 #[cfg(test)]

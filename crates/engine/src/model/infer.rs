@@ -2,10 +2,12 @@
 
 use candle_core::Result;
 
-use super::attention_block::{Attended, AttentionBlock, forward_before, gated};
+use super::attended::Attended;
+use super::attention_block::{AttentionBlock, gated};
 use super::cache::{CacheSlot, KeyValueCache};
 use super::cross_layer::CrossLayer;
 use super::decoder::Decoder;
+use super::norm_before::forward_before;
 use super::traced::{attention, cached_attention, sinks};
 use super::{RopeTables, Stream};
 use crate::span;

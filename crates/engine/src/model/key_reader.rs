@@ -2,7 +2,7 @@
 
 use candle_core::Result;
 
-use super::attention_block::{Attended, flat};
+use super::attended::{Attended, flat};
 use super::chunks::Chunks;
 use super::cross_layer::CrossLayer;
 use super::norm::Norm;

@@ -11,10 +11,9 @@
 
 use candle_core::Result;
 
-use super::attention_block::{Attended, flat};
+use super::attended::{Attended, flat};
 use super::head_norms::QueryKeyPath;
-use super::linear::LinearGroup;
-use super::mlp_block::expect_gradient;
+use super::linear::{LinearGroup, expect_gradient};
 use super::norm::Norm;
 use super::saved::{ExpansionSaved, LatentSaved};
 use super::traced::latent_heads;

@@ -2,7 +2,7 @@
 
 use candle_core::Result;
 
-use super::attention_block::BlockGradients;
+use super::block_gradients::BlockGradients;
 use super::cross_layer::CrossLayer;
 use super::feed_forward::FeedForward;
 use super::layer_input::LayerInput;

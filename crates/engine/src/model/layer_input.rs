@@ -12,8 +12,7 @@ use candle_core::Result;
 
 use super::block_end::BlockEnd;
 use super::cross_layer::CrossLayer;
-use super::linear::LinearGroup;
-use super::mlp_block::expect_gradient;
+use super::linear::{LinearGroup, expect_gradient};
 use super::norm::Norm;
 use super::parameter::BaseParameter;
 use super::saved::InputSaved;

@@ -5,15 +5,14 @@
 //! | x | (T, in) | what the linear layers of a group read of one row |
 //! | n | (in,) | the root of the sum of x² over all tokens of all rows, added up in F64 |
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
 
-use candle_core::{DType, Result};
+use candle_core::Result;
 
-use super::build::Trainables;
+use super::column_sums::ColumnSums;
 use super::cross_layer::CrossLayer;
 use super::decoder::Decoder;
+use super::trainables::Trainables;
 use super::{RopeTables, Stream};
 use crate::base::BaseModel;
 use crate::data::MicroBatch;
@@ -21,34 +20,6 @@ use crate::tensor::Tensor;
 use crate::{BatchError, Parameters, TrainError};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::plan::ModelPlan;
-
-/// Sums of squares of the columns of what linear layers of a decoder layer read, by the layer's module.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ColumnSums(Rc<RefCell<BTreeMap<&'static str, Vec<f64>>>>);
-
-impl ColumnSums {
-    /// Adds what the linear layers `modules` read, x (T, in).
-    pub(super) fn add(&self, modules: impl Iterator<Item = &'static str>, x: &Tensor) -> Result<()> {
-        let rows = x.real()?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
-        let mut sums = vec![0.0; x.dim(1)?];
-        for row in &rows {
-            for (sum, value) in sums.iter_mut().zip(row) {
-                *sum += f64::from(*value) * f64::from(*value);
-            }
-        }
-        let (mut known, mut last) = (self.0.borrow_mut(), "");
-        for module in modules {
-            // Projections of one tensor are one linear layer.
-            if module == last {
-                continue;
-            }
-            last = module;
-            let all = known.entry(module).or_insert_with(|| vec![0.0; sums.len()]);
-            all.iter_mut().zip(&sums).for_each(|(all, sum)| *all += sum);
-        }
-        Ok(())
-    }
-}
 
 /// Rows between two layers of a model that attends in every layer, in layers that read nothing of each other but the stream.
 pub(crate) struct LayerRun<'a> {
@@ -95,7 +66,7 @@ impl<'a> LayerRun<'a> {
         let sums = ColumnSums::default();
         self.forward(base, index, Some(&sums))?;
         let layer = Architecture::layer_name(index);
-        let sums = sums.0.take().into_iter();
+        let sums = sums.take().into_iter();
         let norms = sums.map(|(module, sums)| {
             let norms = sums.into_iter().map(|sum| sum.sqrt() as f32).collect();
             (format!("{layer}.{module}.weight"), norms)

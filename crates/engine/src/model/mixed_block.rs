@@ -2,11 +2,12 @@
 
 use candle_core::{DType, Result};
 
-use super::attention_block::{Before, BlockGradients, forward_before};
 use super::block_end::BlockEnd;
+use super::block_gradients::BlockGradients;
 use super::cache::CacheSlot;
 use super::linear::LinearGroup;
 use super::norm::Norm;
+use super::norm_before::{Before, forward_before};
 use super::saved::MixedSaved;
 use super::stream::Stream;
 use super::traced::Documents;

@@ -2,7 +2,8 @@
 
 use candle_core::Result;
 
-use super::attention_block::{AttentionBlock, BlockGradients};
+use super::attention_block::AttentionBlock;
+use super::block_gradients::BlockGradients;
 use super::cache::CacheSlot;
 use super::cross_layer::CrossLayer;
 use super::latent::Latent;

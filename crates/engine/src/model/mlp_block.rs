@@ -4,10 +4,10 @@ use candle_core::Result;
 
 use super::Stream;
 use super::activation::Activation;
-use super::attention_block::{Before, forward_before};
 use super::block_end::BlockEnd;
-use super::linear::LinearGroup;
+use super::linear::{LinearGroup, expect_gradient};
 use super::norm::Norm;
+use super::norm_before::{Before, forward_before};
 use super::saved::MlpSaved;
 use crate::span;
 use crate::span::Module;
@@ -96,9 +96,4 @@ impl MlpBlock {
         };
         expect_gradient(before.backward(&dy, &expect_gradient(d_normed)?, true)?)
     }
-}
-
-/// A gradient that a group with projections has.
-pub(super) fn expect_gradient(dx: Option<Tensor>) -> Result<Tensor> {
-    dx.ok_or_else(|| candle_core::Error::Msg("a linear group without projections has no gradient".into()))
 }

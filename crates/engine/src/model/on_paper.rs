@@ -9,9 +9,9 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Device, Error, Result};
 
-use super::build::Trainables;
 use super::decoder::Decoder;
 use super::paper_batch::PaperBatch;
+use super::trainables::Trainables;
 use super::{DropoutKey, RopeTables};
 use crate::base::{BaseModel, compute_dtype};
 use crate::optimizer::{Optimizer, unscale};

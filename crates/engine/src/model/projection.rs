@@ -1,11 +1,11 @@
-//! One projection of a [`LinearGroup`](super::linear::LinearGroup): weight, bias, and the output side of its adapter.
+//! One projection of a group: weight, bias, and the output side of its adapter.
 //!
-//! The formulas are those of [`super::linear`] and [`super::dora`].
+//! The formulas are those of the group and of [`super::dora`].
 
 use candle_core::Result;
 
 use super::dora::Dora;
-use super::linear::{AdapterInput, GroupInput};
+use super::group_input::{AdapterInput, GroupInput};
 use super::matrix::Matrix;
 use super::merged_weight::{MergedWeight, Update};
 use super::parameter::{BaseParameter, Trained, column_sum};
@@ -14,6 +14,7 @@ use super::traced::{bias, gain, residual};
 use crate::span;
 use crate::span::Module;
 use crate::tensor::Tensor;
+use peft_tune_core::predict::Right;
 
 /// One projection of a group.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub(super) struct Projection {
     /// The linear layer inside the decoder layer that it belongs to.
     pub module: &'static str,
     pub weight: Matrix,
+    /// Storage of the weight as prediction tells storages apart.
+    pub right: Right,
     pub bias: Option<BaseParameter>,
     pub adapter: Option<AdapterOutput>,
     /// Weight that is multiplied in place of the base's and its adapter, where their sum is quantized in each pass.
@@ -106,21 +109,27 @@ impl Projection {
         let Some(dora) = &adapter.dora else { return Ok(()) };
         let a = &adapters[adapter.input].a;
         let _span = span::module(Module::Adapters);
-        let both = (a, &adapter.b.value);
-        dora.refresh(self.weight.unrounded().factor(), both, adapter.scaling, ids)
+        let (weight, both) = (self.weight.unrounded(), (a, &adapter.b.value));
+        dora.refresh((weight.factor(), self.right), both, adapter.scaling, ids)
     }
 
-    /// Factor for the group's input, beside the adapter where that is not in it.
-    pub(super) fn factor(&self) -> Factor<'_> {
-        match &self.merged {
+    /// x W^T or dy W, beside the adapter where that is not in W.
+    pub(super) fn base<'a>(&'a self, x: &'a Tensor) -> Term<'a> {
+        let factor = match &self.merged {
             Some(merged) => merged.factor(),
             None => self.weight.factor(),
-        }
+        };
+        Term::new(x, factor, 1.0).stored(self.right)
+    }
+
+    /// x W^T or dy W of the weight without its adapter.
+    pub(super) fn frozen<'a>(&'a self, x: &'a Tensor) -> Term<'a> {
+        Term::new(x, self.weight.factor(), 1.0).stored(self.right)
     }
 
     /// y (T, out), from the group's input and its xa; added to `onto` where there is one.
     pub(super) fn forward(&self, input: &GroupInput<'_>, xa: &[Tensor], onto: Option<&Tensor>) -> Result<Tensor> {
-        let base = Term::new(input.x, self.factor(), 1.0);
+        let base = self.base(input.x);
         let product = |terms: &[Term<'_>]| match onto {
             Some(onto) => matmul::nt_onto(onto, terms, 1),
             None => matmul::nt_sum(terms, 1),
@@ -241,7 +250,7 @@ impl Projection {
     /// drop(x) W^T
     fn dropped_product(&self, input: &GroupInput<'_>, adapter: &AdapterOutput) -> Result<Tensor> {
         let dropped = input.dropped(adapter.input)?;
-        matmul::nt_sum(&[Term::new(&dropped, self.weight.factor(), 1.0)], 0)
+        matmul::nt_sum(&[self.frozen(&dropped)], 0)
     }
 
     /// Adds the magnitude's gradient and passes dy through the gain.
@@ -257,8 +266,7 @@ impl Projection {
         // The output before the gain is made again: keeping it would double what the layer saves.
         let before = {
             let dropped = input.dropped(adapter.input)?;
-            let base = Term::new(&dropped, self.weight.factor(), 1.0);
-            matmul::nt_sum(&[base, adapter.update(xa)], 1)?
+            matmul::nt_sum(&[self.frozen(&dropped), adapter.update(xa)], 1)?
         };
         gain::backward(&dy, &before, &dora.gain, &dora.norm, &dora.magnitude.gradient)?;
         let update = before;

@@ -13,21 +13,27 @@
 
 use candle_core::Result;
 
-use super::adapter_pass::RowPart;
-use super::linear::LinearGroup;
+use super::adapted_group::AdaptedGroup;
+use super::adapter_pass::{AdapterPass, RowPart};
 use super::projection::{AdapterOutput, OutputGradients};
-use super::stream::Stream;
 use super::traced::matmul::{self, MAX_TERMS, RowTerms, Term};
 use super::traced::{bias, residual};
-use super::{AdapterPass, Decoder};
 use crate::span;
 use crate::span::Module;
 use crate::tensor::Tensor;
-use peft_tune_kernels::ops::loss_head::Sums;
+
+/// Projections of the base, and the adapters of several trainings on them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SharedGroup<'a> {
+    /// The frozen projections.
+    pub base: &'a AdaptedGroup,
+    /// Groups of the trainings on the same projections.
+    pub members: &'a [AdaptedGroup],
+}
 
 /// Rows and adapters that one training has of a group in a pass.
 struct OwnRows<'a> {
-    group: &'a LinearGroup,
+    group: &'a AdaptedGroup,
     part: &'a RowPart,
     /// xa of its adapters.
     xa: &'a [Tensor],
@@ -92,9 +98,9 @@ impl<'a> OwnRows<'a> {
     }
 }
 
-impl LinearGroup {
+impl<'a> SharedGroup<'a> {
     /// xa of all adapters of all trainings, one training behind the other.
-    pub(super) fn products_together(&self, x: &Tensor, pass: &AdapterPass) -> Result<Vec<Tensor>> {
+    pub(super) fn products(&self, x: &Tensor, pass: &AdapterPass) -> Result<Vec<Tensor>> {
         let mut all = Vec::new();
         for own in self.own_rows(x, None, pass)? {
             let rows = own.of(x)?;
@@ -104,7 +110,7 @@ impl LinearGroup {
     }
 
     /// The outputs (T, out) of all projections from the trainings' xa; onto y where there is one.
-    pub(super) fn outputs_together(
+    pub(super) fn outputs(
         &self,
         x: &Tensor,
         xa: &[Tensor],
@@ -112,14 +118,14 @@ impl LinearGroup {
         pass: &AdapterPass,
     ) -> Result<Vec<Tensor>> {
         let owns = self.own_rows(x, Some(xa), pass)?;
-        let mut outputs = Vec::with_capacity(self.projections.len());
-        for (index, projection) in self.projections.iter().enumerate() {
+        let mut outputs = Vec::with_capacity(self.base.projections.len());
+        for (index, projection) in self.base.projections.iter().enumerate() {
             let adapted: Vec<_> = owns.iter().map(|own| own.adapted(index)).collect();
             let own = owns.iter().zip(&adapted).map(|(own, adapted)| RowTerms {
                 rows: own.part.rows.clone(),
                 terms: adapted.iter().map(|(xa, adapter)| adapter.update(xa)).collect(),
             });
-            let shared = [Term::new(x, projection.factor(), 1.0)];
+            let shared = [projection.base(x)];
             let y = matmul::nt_by_rows(&shared, &own.collect::<Vec<_>>(), onto)?;
             for (own, adapted) in owns.iter().zip(&adapted) {
                 if let Some((_, adapter)) = adapted
@@ -133,8 +139,8 @@ impl LinearGroup {
         Ok(outputs)
     }
 
-    /// [`LinearGroup::backward`] where something of a training is here.
-    pub(super) fn backward_together(
+    /// [`AdaptedGroup::backward`] of all trainings.
+    pub(super) fn backward(
         &self,
         x: Tensor,
         xa: &[Tensor],
@@ -147,18 +153,14 @@ impl LinearGroup {
         let d_xa: Vec<Vec<Tensor>> = d_xa.collect::<Result<_>>()?;
         // dx may take its place.
         drop(x);
-        wants_dx
-            .then(|| self.input_gradient_together(&dys, &owns, &d_xa))
-            .transpose()
+        wants_dx.then(|| self.input_gradient(&dys, &owns, &d_xa)).transpose()
     }
 
     /// dx: the sum over the frozen weights, and on each training's rows over its adapters. Four products at a time, as many as one
     /// training sums by itself.
-    fn input_gradient_together(&self, dys: &[Tensor], owns: &[OwnRows<'_>], d_xa: &[Vec<Tensor>]) -> Result<Tensor> {
-        let base = self.projections.iter().zip(dys);
-        let base: Vec<Term<'_>> = base
-            .map(|(projection, dy)| Term::new(dy, projection.factor(), 1.0))
-            .collect();
+    fn input_gradient(&self, dys: &[Tensor], owns: &[OwnRows<'_>], d_xa: &[Vec<Tensor>]) -> Result<Tensor> {
+        let base = self.base.projections.iter().zip(dys);
+        let base: Vec<Term<'_>> = base.map(|(projection, dy)| projection.base(dy)).collect();
         let own = owns.iter().zip(d_xa);
         let own: Vec<Vec<Term<'_>>> = own.map(|(own, d_xa)| own.input_terms(d_xa)).collect();
         let most = base.len() + own.iter().map(Vec::len).max().unwrap_or(0);
@@ -197,12 +199,7 @@ impl LinearGroup {
     }
 
     /// The trainings that have rows in this pass. `xa` is that of all adapters, where it has been computed.
-    fn own_rows<'a>(
-        &'a self,
-        x: &Tensor,
-        mut xa: Option<&'a [Tensor]>,
-        pass: &'a AdapterPass,
-    ) -> Result<Vec<OwnRows<'a>>> {
+    fn own_rows(&self, x: &Tensor, mut xa: Option<&'a [Tensor]>, pass: &'a AdapterPass) -> Result<Vec<OwnRows<'a>>> {
         let (rows, end) = (x.dim(0)?, pass.parts.last().map(|part| part.rows.end));
         if pass.parts.len() != self.members.len() || end != Some(rows) {
             candle_core::bail!(
@@ -225,60 +222,5 @@ impl LinearGroup {
             owns.push(own);
         }
         Ok(owns)
-    }
-}
-
-impl Decoder {
-    /// Joins the adapters of `members` to this decoder, which trains nothing: decoders on the same base, of which each
-    /// has its own rows.
-    ///
-    /// # Errors
-    /// Decoders of other layers, or with adapters beside the linear layers of attention and MLP.
-    pub(crate) fn joined(mut self, members: &[&Self]) -> Result<Self> {
-        for (index, layer) in self.layers.iter_mut().enumerate() {
-            for member in members {
-                layer.mixer.pass_gradients_of(&member.layers[index].mixer);
-                let (groups, own) = (layer.groups_mut(), member.layers[index].groups());
-                if groups.len() != own.len() {
-                    candle_core::bail!("layer {index} has parts that no trainings share yet");
-                }
-                for (group, own) in groups.into_iter().zip(own) {
-                    if group.projections.len() != own.projections.len() {
-                        candle_core::bail!("layer {index} has other projections in one training");
-                    }
-                    group.members.push(own.clone());
-                }
-            }
-        }
-        let first = members.iter().map(|member| member.first_on_tape).min();
-        self.first_on_tape = first.unwrap_or(self.first_on_tape);
-        self.rounded = members.iter().flat_map(|member| member.rounded.clone()).collect();
-        Ok(self)
-    }
-
-    /// Outputs of the loss head on each training's rows, as it would find them alone: `None` where there are none.
-    /// Where the parts have factors for their gradients, those of all rows (T, H).
-    pub(crate) fn losses_of_parts(
-        &self,
-        stream: &Stream<'_>,
-        normed: &Tensor,
-        scales: &[Option<f32>],
-    ) -> Result<(Vec<Option<Sums>>, Option<Tensor>)> {
-        let wants_gradient = scales.iter().any(Option::is_some);
-        let gradients = wants_gradient.then(|| normed.zeros_like()).transpose()?;
-        let mut all = Vec::with_capacity(scales.len());
-        for (index, (part, scale)) in stream.pass.parts.iter().zip(scales).enumerate() {
-            if part.rows.is_empty() {
-                all.push(None);
-                continue;
-            }
-            let rows = normed.narrow(0, part.rows.start, part.rows.len())?;
-            let output = self.loss_of(&rows, stream.targets_of(index)?, *scale)?;
-            if let (Some(gradients), Some(of_part)) = (&gradients, &output.d_hidden) {
-                gradients.slice_set(of_part, 0, part.rows.start)?;
-            }
-            all.push(Some(output.sums));
-        }
-        Ok((all, gradients))
     }
 }

@@ -189,7 +189,10 @@ impl UpdateRule for Adafactor {
                         let update = part.update(step);
                         let (values, gradients) = (&mut values[range.clone()], &gradients[range]);
                         match part.columns {
-                            Some(_) => update.matrix(values, gradients, means.split_at_mut(part.rows)),
+                            Some(_) => {
+                                let (row, column) = means.split_at_mut(part.rows);
+                                update.matrix(values, gradients, row, column);
+                            }
                             None => update.vector(values, gradients, means),
                         }
                     }
@@ -265,7 +268,7 @@ struct Update {
 }
 
 impl Update {
-    fn matrix(&self, values: &mut [f32], gradients: &[f32], (row, column): (&mut [f32], &mut [f32])) {
+    fn matrix(&self, values: &mut [f32], gradients: &[f32], row: &mut [f32], column: &mut [f32]) {
         let columns = column.len();
         if row.is_empty() || columns == 0 {
             return;

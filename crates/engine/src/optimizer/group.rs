@@ -26,14 +26,28 @@ pub(super) fn of_slots(layout: &ParameterLayout, settings: &OptimizerSettings) -
     layout.slots().iter().map(group).collect()
 }
 
-/// One group for each slot: those whose states are codes in an optimizer of 8 bits, and the others.
-pub(super) fn of_coded_slots(layout: &ParameterLayout, settings: &OptimizerSettings) -> (Vec<Group>, Vec<Group>) {
-    let (mut coded, mut plain) = (Vec::new(), Vec::new());
-    for (slot, group) in layout.slots().iter().zip(of_slots(layout, settings)) {
-        let groups = if slot.is_coded() { &mut coded } else { &mut plain };
-        groups.push(group);
+/// Groups of one slot each in an optimizer of 8 bits.
+#[derive(Default)]
+pub(super) struct SlotGroups {
+    /// Groups whose states are codes.
+    pub coded: Vec<Group>,
+    /// Groups whose states stay in F32.
+    pub plain: Vec<Group>,
+}
+
+impl SlotGroups {
+    pub(super) fn new(layout: &ParameterLayout, settings: &OptimizerSettings) -> Self {
+        let mut all = Self::default();
+        for (slot, group) in layout.slots().iter().zip(of_slots(layout, settings)) {
+            let groups = if slot.is_coded() {
+                &mut all.coded
+            } else {
+                &mut all.plain
+            };
+            groups.push(group);
+        }
+        all
     }
-    (coded, plain)
 }
 
 /// The fewest groups that cover the layout: neighbours that are alike are one.

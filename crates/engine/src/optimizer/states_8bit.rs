@@ -28,7 +28,7 @@ use peft_tune_kernels::gpu::{Argument, Pinned, constant};
 use peft_tune_kernels::quant::DynamicMap;
 
 use super::cuda::{GroupRange, GroupRanges, Kernel};
-use super::group::{Group, is_in};
+use super::group::{Group, SlotGroups, is_in};
 use super::pages::{self, Home, Page};
 use super::rule::{ElementRule, RepeatedUpdate, StateHome, Step, UpdateRule};
 use super::states_f32::{StatesF32, to_array};
@@ -72,15 +72,15 @@ struct PageUpdate {
 }
 
 impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
-    /// States of zero, kept on `home`, for groups of one parameter each: of those `coded` in 8 bits, of those `plain` in F32.
-    pub(super) fn new(rule: R, (coded, plain): (Vec<Group>, Vec<Group>), home: StateHome<'_>) -> Result<Self> {
+    /// States of zero, kept on `home`.
+    pub(super) fn new(rule: R, groups: SlotGroups, home: StateHome<'_>) -> Result<Self> {
         let mut blocks = 0;
         let placed = |group: Group| {
             let first = blocks;
             blocks += group.range.len().div_ceil(BLOCK);
             (group, first)
         };
-        let large: Vec<_> = coded.into_iter().map(placed).collect();
+        let large: Vec<_> = groups.coded.into_iter().map(placed).collect();
         let codes = match home {
             StateHome::Paper => home.zeros(N * BLOCK * blocks.max(1), DType::U8)?,
             StateHome::On(device) => {
@@ -99,13 +99,13 @@ impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
             large,
             codes,
             absmax: home.zeros(blocks.max(1) * N, DType::F32)?,
-            small: StatesF32::new(rule, plain, home)?,
+            small: StatesF32::new(rule, groups.plain, home)?,
             paged: None,
         })
     }
 
     /// States as those of [`new`](Self::new) that lie in the host's memory, for parameters on `device`.
-    pub(super) fn paged(rule: R, groups: (Vec<Group>, Vec<Group>), device: StateHome<'_>) -> Result<Self> {
+    pub(super) fn paged(rule: R, groups: SlotGroups, device: StateHome<'_>) -> Result<Self> {
         let home = match device {
             StateHome::Paper => device,
             StateHome::On(_) => StateHome::On(&Device::Cpu),

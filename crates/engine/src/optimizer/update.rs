@@ -13,7 +13,7 @@ use peft_tune_kernels::gpu;
 
 use super::adafactor::Adafactor;
 use super::adamw::AdamW;
-use super::group;
+use super::group::{self, SlotGroups};
 use super::lion::Lion;
 use super::muon::Muon;
 use super::rule::{ElementRule, StateHome, Step, UpdateRule};
@@ -305,7 +305,7 @@ fn with_states<R: ElementRule<N> + Copy + 'static, const N: usize>(
     home: StateHome<'_>,
 ) -> Result<Box<dyn UpdateRule>> {
     let merged = || group::merged(layout, settings);
-    let of_slots = || group::of_coded_slots(layout, settings);
+    let of_slots = || SlotGroups::new(layout, settings);
     Ok(match (settings.kind.has_8bit_states(), settings.kind.is_paged()) {
         (false, false) => Box::new(StatesF32::new(rule, merged(), home)?),
         (false, true) => Box::new(StatesF32::paged(rule, merged(), home)?),

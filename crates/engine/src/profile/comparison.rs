@@ -15,8 +15,16 @@ pub struct Comparison {
     pub ops: Vec<Difference>,
     /// Bytes of the peak's parts.
     pub memory: Vec<Difference>,
-    /// Settings that are not the same: name, value before, value after.
-    pub settings: Vec<(String, String, String)>,
+    /// Settings that are not the same.
+    pub settings: Vec<ChangedSetting>,
+}
+
+/// A setting with its values before and after.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ChangedSetting {
+    pub name: String,
+    pub before: String,
+    pub after: String,
 }
 
 /// One number before and after.
@@ -142,7 +150,7 @@ fn parts(profile: &Profile) -> Vec<(String, f64)> {
     parts.map(|part| (part.part.clone(), part.bytes as f64)).collect()
 }
 
-fn settings(before: &Profile, after: &Profile) -> Vec<(String, String, String)> {
+fn settings(before: &Profile, after: &Profile) -> Vec<ChangedSetting> {
     let object = |profile: &Profile| match serde_json::to_value(&profile.setting) {
         Ok(serde_json::Value::Object(object)) => object,
         _ => serde_json::Map::new(),
@@ -154,7 +162,11 @@ fn settings(before: &Profile, after: &Profile) -> Vec<(String, String, String)> 
     let (before, after) = (object(before), object(after));
     let changed = after.iter().filter_map(|(name, value)| {
         let old = before.get(name)?;
-        (old != value).then(|| (name.clone(), text(old), text(value)))
+        (old != value).then(|| ChangedSetting {
+            name: name.clone(),
+            before: text(old),
+            after: text(value),
+        })
     });
     changed.collect()
 }
@@ -176,10 +188,12 @@ mod tests {
         assert_eq!(comparison.ops[0].name, "backward matmul_nn");
         assert_eq!(comparison.slower_ops().count(), 1);
         assert!((comparison.headlines[0].relative().unwrap() + 0.3).abs() < 1e-12);
-        assert_eq!(
-            comparison.settings,
-            [("rank".to_owned(), "16".to_owned(), "64".to_owned())]
-        );
+        let rank = ChangedSetting {
+            name: "rank".to_owned(),
+            before: "16".to_owned(),
+            after: "64".to_owned(),
+        };
+        assert_eq!(comparison.settings, [rank]);
     }
 
     #[test]

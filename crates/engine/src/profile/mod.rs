@@ -5,11 +5,13 @@ mod aggregate;
 mod ceiling;
 pub mod ceilings;
 mod comparison;
+mod data_facts;
 mod device_memory;
 pub mod diagnosis;
 pub mod disturbance;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
+mod gpu_watch;
 mod inference;
 mod kernels;
 mod libraries;
@@ -17,27 +19,34 @@ mod measure;
 mod memory;
 #[expect(clippy::module_inception, reason = "the noun of the folder is its main value")]
 mod profile;
+mod profile_error;
+mod profile_inputs;
 mod reference;
 mod requests;
 mod resident;
 pub mod sample;
+mod session;
+mod setting_facts;
 mod steady;
 mod tensorboard;
 mod trace;
+mod variant_name;
 mod write_error;
 
 pub use ceiling::{Ceiling, CeilingSource};
-pub use comparison::{Comparison, Difference};
+pub use comparison::{ChangedSetting, Comparison, Difference};
 pub use device_memory::DeviceMemory;
 pub use inference::{InferenceLoad, InferencePoint, Latency, measure_inference};
-pub use kernels::{Activity, ActivityKind, Collector, CuptiError, DriverCalls, GpuTimeline, KernelTime};
+pub use kernels::{Activity, ActivityKind, Collector, CuptiError, DriverCalls, FunctionCalls, GpuTimeline, KernelTime};
 pub use libraries::LibraryFolders;
-pub use measure::{Measured, ProfileError, ProfileInputs, ProfileSettings, StepLog, profile};
+pub use measure::{Measured, profile};
 pub use memory::{CountingAllocator, HostMemory, OUT_OF_MEMORY_EXIT};
 pub use profile::{
     AdapterCost, Arithmetic, DataFacts, DataWaits, EvaluationCost, MemoryFacts, MemoryPart, MemoryPoint, ModuleTime,
     OpTime, PhaseTime, Profile, Setting, SpanTiming, SpannedSteps, StepFacts,
 };
+pub use profile_error::ProfileError;
+pub use profile_inputs::{ProfileInputs, ProfileSettings, StepLog};
 pub use reference::Reference;
 pub use requests::{RequestLoad, RequestPoint, measure_requests};
 pub use resident::{peak_resident_bytes, reset_peak_resident, resident_bytes};

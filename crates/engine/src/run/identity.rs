@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::RunError;
 use crate::data::PreparedData;
 use peft_tune_core::hexadecimal;
-use peft_tune_core::recipe::{OptimizerOffload, Recipe};
+use peft_tune_core::recipe::{Difference, OptimizerOffload, Recipe};
 
 /// Layout of the output folder that this version writes.
 const VERSION: u64 = 1;
@@ -61,12 +61,12 @@ impl Identity {
     /// Fails unless `now` is the training that `folder` was started with, which is `self`.
     pub(super) fn check(&self, now: &Self, folder: &Path) -> Result<(), RunError> {
         let folder = folder.to_owned();
-        if let Some((key, before, now)) = recipe_difference(&self.recipe, &now.recipe) {
+        if let Some(Difference { key, first, second }) = recipe_difference(&self.recipe, &now.recipe) {
             return Err(RunError::OtherRecipe {
                 folder,
                 key,
-                before,
-                now,
+                before: first,
+                now: second,
             });
         }
         // The steps follow from recipe and data.
@@ -77,35 +77,15 @@ impl Identity {
     }
 }
 
-/// The first key in which two recipes differ, with both values as JSON. Where updates are computed is no part of what a training is: its
+/// The first difference of two recipes. Where updates are computed is no part of what a training is: its
 /// checkpoints hold the same states.
-fn recipe_difference(before: &Recipe, now: &Recipe) -> Option<(String, String, String)> {
+fn recipe_difference(before: &Recipe, now: &Recipe) -> Option<Difference> {
     let json = |recipe: &Recipe| {
         let mut recipe = recipe.clone();
         recipe.optimizer.offload = OptimizerOffload::None;
         serde_json::to_value(recipe).unwrap_or(Value::Null)
     };
-    difference("", &json(before), &json(now))
-}
-
-fn difference(key: &str, before: &Value, now: &Value) -> Option<(String, String, String)> {
-    let (Value::Object(old), Value::Object(new)) = (before, now) else {
-        let shown = |value: &Value| match value {
-            Value::Null => "absent".to_owned(),
-            value => value.to_string(),
-        };
-        return (before != now).then(|| (key.to_owned(), shown(before), shown(now)));
-    };
-    let added = new.keys().filter(|name| !old.contains_key(*name));
-    old.keys().chain(added).find_map(|name| {
-        let key = if key.is_empty() {
-            name.clone()
-        } else {
-            format!("{key}.{name}")
-        };
-        let value = |map: &serde_json::Map<String, Value>| map.get(name).cloned().unwrap_or(Value::Null);
-        difference(&key, &value(old), &value(new))
-    })
+    Difference::of("", &json(before), &json(now))
 }
 
 #[cfg(test)]
@@ -119,7 +99,7 @@ mod tests {
         let named = |change: fn(&mut Recipe)| {
             let mut now = before.clone();
             change(&mut now);
-            recipe_difference(&before, &now).map(|(key, before, now)| format!("{key}: {before} -> {now}"))
+            recipe_difference(&before, &now).map(|found| format!("{}: {} -> {}", found.key, found.first, found.second))
         };
         assert_eq!(named(|_| {}), None);
         assert_eq!(named(|recipe| recipe.optimizer.offload = OptimizerOffload::Host), None);

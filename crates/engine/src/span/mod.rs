@@ -24,5 +24,5 @@ pub use work::{Shape, Work};
 pub use peft_tune_core::predict::Module;
 
 pub(crate) use mark::Mark;
-pub(crate) use place::{Placing, is_inside, module_around, phase_around};
+pub(crate) use place::{Placing, module_around, phase_around};
 pub(crate) use recording::{Span, handle, keep, layer, module, op, phase, release};

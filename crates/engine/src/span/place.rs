@@ -30,11 +30,6 @@ pub(crate) fn module_around() -> Option<Module> {
     })
 }
 
-/// Whether a module is open in a run on paper, be it the innermost one or not.
-pub(crate) fn is_inside(module: Module) -> bool {
-    innermost_on_paper(|range| matches!(range, Range::Module(other) if *other == module).then_some(())).is_some()
-}
-
 /// The innermost open phase of a run on paper.
 pub(crate) fn phase_around() -> Option<StepPhase> {
     innermost_on_paper(|range| match range {

@@ -1,6 +1,5 @@
 //! Kernels on the CPU, for tests: each file is compiled as C++ and loaded as a library.
 
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::path::PathBuf;
@@ -10,44 +9,15 @@ use std::sync::{LazyLock, Mutex};
 use candle_core::{Result, Tensor};
 use sha2::{Digest, Sha256};
 
-use super::Source;
+use super::gemm::{Gemm, Matrix};
+use super::host_address::host_address;
 use super::launch::{Argument, Launch};
-use super::source::PRELUDE;
-use super::transfer_stream::host_address;
+use super::source::{PRELUDE, Source};
 
 const EMULATION: &str = include_str!("emulation.h");
 const ELEMENTS: &str = include_str!("emulation_elements.h");
 const PRODUCTS: &str = include_str!("emulation_warpgroup.h");
 const STAGES: &str = include_str!("emulation_stages.h");
-
-thread_local! {
-    static EMULATED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Calls `body` with all own kernels on the emulator, on this thread.
-pub fn emulated<R>(body: impl FnOnce() -> R) -> R {
-    with(true, body)
-}
-
-/// Calls `body` with the CPU's own forms, within [`emulated`].
-pub fn not_emulated<R>(body: impl FnOnce() -> R) -> R {
-    with(false, body)
-}
-
-fn with<R>(emulated: bool, body: impl FnOnce() -> R) -> R {
-    struct Reset(bool);
-    impl Drop for Reset {
-        fn drop(&mut self) {
-            EMULATED.set(self.0);
-        }
-    }
-    let _reset = Reset(EMULATED.replace(emulated));
-    body()
-}
-
-pub(super) fn is_emulated() -> bool {
-    EMULATED.get()
-}
 
 /// Whether there is a C++ compiler; without one the tests of kernels have nothing to run on.
 pub fn has_compiler() -> bool {
@@ -147,14 +117,14 @@ fn compile(source: &Source) -> PathBuf {
 }
 
 /// A product by plain loops, to check that sizes, strides and transposes are right.
-pub(super) fn multiply(gemm: &super::Gemm<'_>, c: &Tensor) -> Result<()> {
+pub(super) fn multiply(gemm: &Gemm<'_>, c: &Tensor) -> Result<()> {
     let (rows, depth) = gemm.a.size();
     let columns = gemm.b.size().1;
     // Of a matrix whose rows are not neighbours, the first one has the address.
     let start = |matrix: &Tensor| address(&matrix.narrow(0, 0, matrix.dim(0)?.min(1))?);
     let (a, b, place) = (start(gemm.a.tensor)?, start(gemm.b.tensor)?, start(c)?);
-    let result = super::Matrix::new(c)?;
-    let wide = |matrix: &super::Matrix<'_>, start: usize| -> Vec<f32> {
+    let result = Matrix::new(c)?;
+    let wide = |matrix: &Matrix<'_>, start: usize| -> Vec<f32> {
         let (rows, columns) = matrix.size();
         let at = |index: usize| {
             let (row, column) = (index / columns, index % columns);

@@ -17,7 +17,7 @@ pub fn is_other_faster(device: &Device, name: impl FnOnce() -> String, ways: [Wa
         _ => {
             // Nothing has a time on the emulator, and the first way is what runs everywhere else.
             let _ = (name, ways);
-            Ok(super::is_emulated())
+            Ok(super::emulation::is_emulated())
         }
     }
 }

@@ -276,7 +276,7 @@ impl Trip {
 mod emulated {
     use std::sync::{Arc, Mutex, PoisonError};
 
-    use super::super::emulator::not_emulated;
+    use super::super::emulation::not_emulated;
     use super::super::transfer_stream::late;
     use super::{Copied, HostWork, Result, Tensor, TransferStream};
 

@@ -14,6 +14,8 @@ mod compiler;
 mod cublas;
 #[cfg(feature = "cuda")]
 mod cublaslt;
+mod dispatch;
+mod emulation;
 #[cfg(any(test, feature = "emulator"))]
 #[expect(
     clippy::unwrap_used,
@@ -24,11 +26,13 @@ mod emulator;
 mod faster_form;
 mod gemm;
 mod graph;
+mod host_address;
 mod host_work;
 mod launch;
 mod overwrite;
 mod pack;
 mod pinned_memory;
+mod product;
 #[cfg(any(feature = "cuda", test))]
 mod product_choices;
 #[cfg(feature = "cuda")]
@@ -36,6 +40,7 @@ mod runtime;
 mod scratch;
 mod source;
 mod transfer_stream;
+mod workspace;
 
 pub use byte_gemm::multiply_bytes;
 pub use faster_form::{Way, is_other_faster};
@@ -47,13 +52,15 @@ pub use launch::{Argument, Launch, empty};
 pub use overwrite::overwrite;
 pub use pack::{element_name, pack_size};
 pub use pinned_memory::PinnedMemory;
-pub use scratch::{WORKSPACE_BYTES, constant, pointers, scratch, workspace};
+pub use scratch::{WORKSPACE_BYTES, constant, pointers, scratch};
 pub(crate) use source::source;
 pub use source::{BYTES, GROUPS, Header, OPERANDS, STAGES, Source, WARPGROUP};
 pub use transfer_stream::{Copied, Pinned, TransferStream};
+pub use workspace::workspace;
 
 use crate::kernels;
 use candle_core::{DType, Device, Tensor};
+use emulation::is_emulated;
 
 /// Whether own kernels take `tensor`: it lies on a GPU (or the tests emulate one) and the process wants fused forms.
 pub fn takes(tensor: &Tensor) -> bool {
@@ -142,13 +149,7 @@ pub fn address(tensor: &Tensor) -> candle_core::Result<u64> {
     }
 }
 
-/// Whether kernels run on the emulator, on this thread.
-#[cfg(not(any(test, feature = "emulator")))]
-fn is_emulated() -> bool {
-    false
-}
-
 #[cfg(any(test, feature = "emulator"))]
-use emulator::is_emulated;
+pub use emulation::{emulated, not_emulated};
 #[cfg(any(test, feature = "emulator"))]
-pub use emulator::{emulated, has_compiler, not_emulated};
+pub use emulator::has_compiler;

@@ -19,7 +19,7 @@ pub fn overwrite(tensor: &Tensor, words: &[u32]) -> Result<()> {
         #[cfg(feature = "cuda")]
         Device::Cuda(device) => on_gpu(device, tensor, words),
         Device::Cpu => {
-            let place = super::transfer_stream::host_address(tensor)?.cast::<u32>();
+            let place = super::host_address::host_address(tensor)?.cast::<u32>();
             // SAFETY: the tensor holds so many words, and is written by the thread that uses it.
             unsafe { std::ptr::copy_nonoverlapping(words.as_ptr(), place, words.len()) };
             Ok(())

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use candle_core::{DType, Device, DeviceLocation, Result, Tensor};
 
 use super::graph::{reads, refuse_capture};
+use super::launch::empty;
 
 thread_local! {
     // Design note: kept by the thread that launches, since each op would otherwise carry it in its arguments. One queue
@@ -27,36 +28,14 @@ pub fn scratch(elements: usize, dtype: DType, device: &Device) -> Result<Tensor>
         refuse_capture("larger scratch")?;
         // The old one goes first, so that both never exist at once.
         all.remove(&key);
-        let tensor = super::empty(elements, dtype, device)?;
+        let tensor = empty(elements, dtype, device)?;
         all.insert(key, tensor.clone());
         Ok(tensor)
     })
 }
 
-/// Bytes of [`workspace`].
+/// Bytes of the memory that products have for partial sums.
 pub const WORKSPACE_BYTES: usize = 32 << 20;
-
-/// Address of memory for partial sums, which the library's products have as well: valid until the next product. It is there in any
-/// case, so that it adds to no peak.
-///
-/// # Errors
-/// Memory, where no product was made yet.
-pub fn workspace(device: &Device) -> Result<u64> {
-    match device {
-        #[cfg(feature = "cuda")]
-        Device::Cuda(device) => super::cublaslt::workspace(device),
-        #[cfg(any(test, feature = "emulator"))]
-        Device::Cpu => {
-            let room = scratch(WORKSPACE_BYTES, DType::U8, device)?;
-            // What a kernel forgets to write shows.
-            let start = super::emulator::address(&room)?;
-            // SAFETY: the tensor holds so many bytes, and nobody else uses it.
-            unsafe { std::ptr::write_bytes(start as *mut u8, 0xff, WORKSPACE_BYTES) };
-            Ok(start as u64)
-        }
-        device => candle_core::bail!("no workspace of own on {device:?}"),
-    }
-}
 
 /// A small table on `device`, made once between two calls of `forget_scratch`.
 pub fn constant(name: &'static str, device: &Device, make: impl FnOnce() -> Vec<f32>) -> Result<Tensor> {

@@ -6,8 +6,9 @@
 //! through a buffer of its own while the host waits, to the same result. On the CPU a copy is done when it is asked
 //! for; the tests' emulation does it as late as it may, so that a missing wait shows.
 
-use candle_core::{Device, Result, Storage, Tensor};
+use candle_core::{Device, Result, Tensor};
 
+use super::host_address::host_address;
 #[cfg(feature = "cuda")]
 use candle_core::cuda_backend::{CudaDevice, WrapErr};
 #[cfg(feature = "cuda")]
@@ -172,7 +173,7 @@ impl TransferStream {
         // SAFETY: both ends hold so many bytes, live as long as the copy, and are not the same tensor's.
         let copy = move || unsafe { std::ptr::copy(from as *const u8, to as *mut u8, length) };
         #[cfg(any(test, feature = "emulator"))]
-        if super::emulator::is_emulated() {
+        if super::emulation::is_emulated() {
             let keeps = (on_device.clone(), at_home.clone());
             return Ok(Copied {
                 device_end: on_device.clone(),
@@ -311,31 +312,6 @@ impl OnGpu {
 /// Bytes of all elements.
 fn bytes(tensor: &Tensor) -> usize {
     tensor.elem_count() * tensor.dtype().size_in_bytes()
-}
-
-/// Address of the first element of a contiguous tensor on the CPU.
-pub(super) fn host_address(tensor: &Tensor) -> Result<*mut u8> {
-    use candle_core::CpuStorage;
-
-    let (storage, layout) = tensor.storage_and_layout();
-    let Storage::Cpu(storage) = &*storage else {
-        candle_core::bail!("expected a tensor on the CPU, got one on {:?}", tensor.device());
-    };
-    if !layout.is_contiguous() {
-        candle_core::bail!("expected a contiguous tensor, got {layout:?}");
-    }
-    let start: *const u8 = match storage {
-        CpuStorage::F32(values) => values.as_ptr().cast(),
-        CpuStorage::F64(values) => values.as_ptr().cast(),
-        CpuStorage::BF16(values) => values.as_ptr().cast(),
-        CpuStorage::F16(values) => values.as_ptr().cast(),
-        CpuStorage::U32(values) => values.as_ptr().cast(),
-        CpuStorage::U8(values) => values.as_ptr(),
-        CpuStorage::I64(values) => values.as_ptr().cast(),
-        _ => candle_core::bail!("no address of elements of {:?}", tensor.dtype()),
-    };
-    // SAFETY: the offset lies within the storage.
-    Ok(unsafe { start.add(layout.start_offset() * tensor.dtype().size_in_bytes()) }.cast_mut())
 }
 
 /// Copies, and work of the host between them, that are done as late as they may: in their order, when somebody waits for one or for a

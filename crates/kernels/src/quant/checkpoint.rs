@@ -15,7 +15,9 @@ use super::blocks::CHUNK;
 use super::dynamic_map::DynamicMap;
 use super::error::QuantError;
 use super::int8::Int8;
-use super::nf4::{Constants, Nf4, VALUES};
+use super::nf4::Nf4;
+use super::nf4_constants::Constants;
+use super::nf4_values::VALUES;
 use peft_tune_core::plan::NESTED_BLOCK;
 
 /// A tensor as it lies in a file.

@@ -4,9 +4,7 @@ use candle_core::{Device, Result, Tensor};
 use peft_tune_core::plan::products::device_int8::BANDS;
 
 use super::dynamic_map::DynamicMap;
-use super::int8::Int8;
-use super::nf4::{Constants, Nf4};
-use super::quantized::{ByteRows, Quantized};
+use super::quantized::ByteRows;
 use crate::gpu::{Argument, BYTES, Source, arguments, constant, element_name, source};
 
 /// The kernels of this folder.
@@ -43,28 +41,40 @@ impl Rows {
     }
 }
 
+/// Codes that kernels read, of one storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Storage {
+    Nf4,
+    Int8,
+}
+
+impl Storage {
+    /// Part of the kernels' names.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Nf4 => "nf4",
+            Self::Int8 => "int8",
+        }
+    }
+
+    /// Whether a kernel of its own widens whole packs.
+    fn has_packs(self) -> bool {
+        self == Self::Nf4
+    }
+}
+
 /// A weight as kernels take it.
-struct Weight<'a> {
-    name: &'static str,
+pub(super) struct Weight<'a> {
+    storage: Storage,
     arguments: Vec<Argument<'a>>,
     block: usize,
+    /// Elements of a row.
+    columns: usize,
 }
 
 impl<'a> Weight<'a> {
-    fn nf4(weight: &'a Nf4, map: &'a Tensor) -> Self {
-        let (absmax, codes, nested, offset) = match &weight.constants {
-            Constants::Plain(absmax) => (Some(absmax), None, None, 0.0),
-            Constants::Double { codes, nested, offset } => (None, Some(codes), Some(nested), *offset),
-        };
-        let arguments = arguments! { &weight.packed, absmax, codes, nested, map, offset };
-        Self::new("nf4", &arguments, weight.block)
-    }
-
-    fn int8(weight: &'a Int8) -> Self {
-        Self::new("int8", &arguments! { &weight.codes, &weight.constants }, weight.block)
-    }
-
-    fn new(name: &'static str, arguments: &[Argument<'a>], block: usize) -> Self {
+    /// A weight with the tensors of its storage, in the kernels' order, whose rows have `columns` elements and whose blocks `block`.
+    pub(super) fn new(storage: Storage, arguments: &[Argument<'a>], columns: usize, block: usize) -> Self {
         // Most are powers of two, and spare a division.
         let power = if block.is_power_of_two() {
             block.ilog2()
@@ -73,7 +83,12 @@ impl<'a> Weight<'a> {
         };
         let mut arguments = arguments.to_vec();
         arguments.extend(arguments! { block as u32, power });
-        Self { name, arguments, block }
+        Self {
+            storage,
+            arguments,
+            block,
+            columns,
+        }
     }
 
     fn run(&self, kernel: &str, device: &Device, blocks: [usize; 3], arguments: &[Argument<'a>]) -> Result<()> {
@@ -82,17 +97,24 @@ impl<'a> Weight<'a> {
     }
 
     /// Writes the elements from `first` on into the rows of `into`, which is contiguous and has room for as many or more.
-    fn widen(&self, kernel: &str, (first, rows): (usize, &Rows), into: &'a Tensor) -> Result<()> {
-        let name = format!("{kernel}_{}", element_name(into.dtype()).unwrap_or_default());
+    pub(super) fn widen(&self, first: usize, into: &'a Tensor) -> Result<()> {
+        let rows = Rows::new(self.columns, into)?;
+        let whole = [first, rows.count, self.block, into.layout().start_offset()];
+        let in_packs = self.storage.has_packs() && whole.iter().all(|value| value.is_multiple_of(SHARE));
+        let (storage, packs) = (self.storage.name(), if in_packs { "_packs" } else { "" });
+        let name = format!(
+            "widen_{storage}{packs}_{}",
+            element_name(into.dtype()).unwrap_or_default()
+        );
         let blocks = [rows.count.div_ceil(SHARE * THREADS), 1, 1];
         let arguments = arguments! { into, rows.count as u64, first as u64, rows.columns as u32, rows.gap as u32 };
         self.run(&name, into.device(), blocks, &arguments)
     }
 
-    /// Writes (rows, columns) from the element `first` on as bytes.
-    fn byte_rows(&self, first: usize, [rows, columns]: [usize; 2], into: &ByteRows<'a>) -> Result<()> {
-        let (device, (lines, whole)) = (into.codes.device(), into.codes.dims2()?);
-        let kernel = |name: &str| format!("{name}_{}", self.name);
+    /// Writes so many rows from the element `first` on as bytes.
+    pub(super) fn byte_rows(&self, first: usize, rows: usize, into: &ByteRows<'a>) -> Result<()> {
+        let (device, (lines, whole), columns) = (into.codes.device(), into.codes.dims2()?, self.columns);
+        let kernel = |name: &str| format!("{name}_{}", self.storage.name());
         let fits = match into.of_columns {
             true => lines >= columns && whole >= rows,
             false => lines >= rows && whole >= columns,
@@ -123,37 +145,9 @@ impl<'a> Weight<'a> {
     }
 }
 
-fn map(device: &Device) -> Result<Tensor> {
+/// Values of the signed dynamic map, which constants that are quantized are codes of.
+pub(super) fn map(device: &Device) -> Result<Tensor> {
     constant("signed dynamic map", device, || DynamicMap::signed().values().to_vec())
-}
-
-/// Writes the elements from `first` on into the rows of `into`, which is contiguous and has room for as many or more.
-pub(super) fn widen_nf4(weight: &Nf4, first: usize, into: &Tensor) -> Result<()> {
-    let rows = Rows::new(weight.shape().1, into)?;
-    let map = map(into.device())?;
-    let whole = [first, rows.count, weight.block, into.layout().start_offset()];
-    let kernel = match whole.iter().all(|value| value.is_multiple_of(SHARE)) {
-        true => "widen_nf4_packs",
-        false => "widen_nf4",
-    };
-    Weight::nf4(weight, &map).widen(kernel, (first, &rows), into)
-}
-
-/// Widens as [`widen_nf4`] does.
-pub(super) fn widen_int8(weight: &Int8, first: usize, into: &Tensor) -> Result<()> {
-    let rows = Rows::new(weight.shape().1, into)?;
-    Weight::int8(weight).widen("widen_int8", (first, &rows), into)
-}
-
-/// Writes so many rows from the element `first` on as bytes.
-pub(super) fn byte_rows_nf4(weight: &Nf4, (first, rows): (usize, usize), into: &ByteRows<'_>) -> Result<()> {
-    let map = map(into.codes.device())?;
-    Weight::nf4(weight, &map).byte_rows(first, [rows, weight.shape().1], into)
-}
-
-/// Writes as [`byte_rows_nf4`] does.
-pub(super) fn byte_rows_int8(weight: &Int8, (first, rows): (usize, usize), into: &ByteRows<'_>) -> Result<()> {
-    Weight::int8(weight).byte_rows(first, [rows, weight.shape().1], into)
 }
 
 #[cfg(test)]
@@ -162,6 +156,7 @@ mod tests {
 
     use super::*;
     use crate::gpu::{emulated, has_compiler};
+    use crate::quant::{Int8, Nf4, Quantized};
 
     fn same(weight: &impl Quantized, rows: std::ops::Range<usize>) {
         for dtype in [DType::F32, DType::BF16, DType::F16] {

@@ -226,7 +226,7 @@ mod avx512 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::nf4::TABLE;
+    use super::super::nf4_values::TABLE;
     use super::*;
     use half::{bf16, f16};
     use proptest::prelude::*;

@@ -13,11 +13,12 @@ use candle_core::{DType, Device, Result, Tensor};
 use peft_tune_core::plan::BLOCK;
 
 use super::blocks::{CHUNK, absmax, not_a_number, on_paper, to_rows, with_slice};
-use super::cuda;
+use super::cuda::{self, Storage};
 use super::element::Element;
 use super::error::QuantError;
 use super::expand::{INT8_STEP, int8_block};
 use super::quantized::{ByteRows, Int8Blocks, Quantized, blocks_lie_in_rows};
+use crate::gpu::{Argument, arguments};
 use crate::thread_pool;
 
 /// Number that is added to a code to store it in a U8.
@@ -31,11 +32,11 @@ pub struct Int8 {
     outputs: usize,
     inputs: usize,
     /// Elements of a block.
-    pub(super) block: usize,
+    block: usize,
     /// (out in,) U8: code + 128.
-    pub(super) codes: Tensor,
+    codes: Tensor,
     /// (blocks,) F32.
-    pub(super) constants: Tensor,
+    constants: Tensor,
 }
 
 impl Int8 {
@@ -160,6 +161,12 @@ impl Int8 {
         Ok(self.constants.slice_set(&constants, 0, start)?)
     }
 
+    /// The weight as kernels take it.
+    fn on_gpu(&self) -> cuda::Weight<'_> {
+        let arguments = arguments! { &self.codes, &self.constants };
+        cuda::Weight::new(Storage::Int8, &arguments, self.inputs, self.block)
+    }
+
     /// The signed codes (out, in), their bits in U8, and the constant of each row (out,), on the CPU.
     pub(super) fn row_codes(&self) -> Result<(Tensor, Tensor)> {
         if self.block != self.inputs {
@@ -263,12 +270,12 @@ impl Quantized for Int8 {
     }
 
     fn launch_rows(&self, rows: Range<usize>, into: &Tensor) -> Result<()> {
-        cuda::widen_int8(self, rows.start * self.inputs, into)
+        self.on_gpu().widen(rows.start * self.inputs, into)
     }
 
     fn launch_byte_rows(&self, rows: Range<usize>, into: &ByteRows<'_>) -> Result<()> {
         self.check_rows(&rows, rows.len() * self.inputs)?;
-        cuda::byte_rows_int8(self, (rows.start * self.inputs, rows.len()), into)
+        self.on_gpu().byte_rows(rows.start * self.inputs, rows.len(), into)
     }
 
     fn to_device(&self, device: &Device) -> Result<Self> {

@@ -13,36 +13,17 @@ use std::ops::Range;
 use candle_core::{DType, Device, Result, Tensor};
 use peft_tune_core::plan::{BLOCK, NESTED_BLOCK};
 
-use super::blocks::{CHUNK, absmax, not_a_number, on_paper, to_rows, with_slice};
-use super::cuda;
+use super::blocks::{CHUNK, not_a_number, on_paper, to_rows, with_slice};
+use super::cuda::{self, Storage};
 use super::dynamic_map::DynamicMap;
 use super::element::Element;
 use super::error::QuantError;
-use super::expand::{INT8_STEP, Nf4Table, nf4_block, nf4_int8};
+use super::expand::{INT8_STEP, nf4_block, nf4_int8};
+use super::nf4_constants::{ConstantSlices, Constants, quantize_constants};
+use super::nf4_values::{TABLE, quantize_block};
 use super::quantized::{ByteRows, Int8Blocks, Quantized, blocks_lie_in_rows};
+use crate::gpu::{Argument, arguments};
 use crate::thread_pool;
-
-/// The sixteen values: quantiles of a normal distribution with a zero, scaled to [-1, 1] (QLoRA, appendix E).
-pub(super) const VALUES: [f32; 16] = [
-    -1.0,
-    -0.696_192_8,
-    -0.525_073_05,
-    -0.394_917_5,
-    -0.284_441_38,
-    -0.184_773_43,
-    -0.091_050_036,
-    0.0,
-    0.079_580_3,
-    0.160_930_2,
-    0.246_112_3,
-    0.337_915_24,
-    0.440_709_83,
-    0.562_617,
-    0.722_956_84,
-    1.0,
-];
-
-pub(super) static TABLE: Nf4Table = Nf4Table::new(VALUES);
 
 /// A weight (out, in) of 4-bit codes.
 #[derive(Clone, Debug)]
@@ -53,21 +34,6 @@ pub struct Nf4 {
     pub(super) block: usize,
     pub(super) packed: Tensor,
     pub(super) constants: Constants,
-}
-
-/// The constants of the blocks.
-#[derive(Clone, Debug)]
-pub enum Constants {
-    /// (blocks,) F32.
-    Plain(Tensor),
-    /// absmax = map\[code\] * nested + offset.
-    Double {
-        /// (blocks,) U8, codes of the signed dynamic map.
-        codes: Tensor,
-        /// (ceil(blocks / 256),) F32.
-        nested: Tensor,
-        offset: f32,
-    },
 }
 
 impl Nf4 {
@@ -230,6 +196,16 @@ impl Nf4 {
         })
     }
 
+    /// The weight as kernels take it, with the values of the signed dynamic map.
+    fn on_gpu<'a>(&'a self, map: &'a Tensor) -> cuda::Weight<'a> {
+        let (absmax, codes, nested, offset) = match &self.constants {
+            Constants::Plain(absmax) => (Some(absmax), None, None, 0.0),
+            Constants::Double { codes, nested, offset } => (None, Some(codes), Some(nested), *offset),
+        };
+        let arguments = arguments! { &self.packed, absmax, codes, nested, map, offset };
+        cuda::Weight::new(Storage::Nf4, &arguments, self.inputs, self.block)
+    }
+
     fn constants_plain(&self) -> Result<Tensor> {
         match &self.constants {
             Constants::Plain(absmax) => Ok(absmax.clone()),
@@ -323,43 +299,18 @@ impl Quantized for Nf4 {
     }
 
     fn launch_rows(&self, rows: Range<usize>, into: &Tensor) -> Result<()> {
-        cuda::widen_nf4(self, rows.start * self.inputs, into)
+        let map = cuda::map(into.device())?;
+        self.on_gpu(&map).widen(rows.start * self.inputs, into)
     }
 
     fn launch_byte_rows(&self, rows: Range<usize>, into: &ByteRows<'_>) -> Result<()> {
         self.check_rows(&rows, rows.len() * self.inputs)?;
-        cuda::byte_rows_nf4(self, (rows.start * self.inputs, rows.len()), into)
+        let map = cuda::map(into.codes.device())?;
+        self.on_gpu(&map).byte_rows(rows.start * self.inputs, rows.len(), into)
     }
 
     fn to_device(&self, device: &Device) -> Result<Self> {
         self.map(&mut |tensor| tensor.to_device(device))
-    }
-}
-
-/// The constants of the blocks as slices.
-#[derive(Clone, Copy)]
-enum ConstantSlices<'a> {
-    Plain(&'a [f32]),
-    Double {
-        map: &'a [f32],
-        codes: &'a [u8],
-        nested: &'a [f32],
-        offset: f32,
-    },
-}
-
-impl ConstantSlices<'_> {
-    #[inline(always)]
-    fn of(&self, block: usize) -> f32 {
-        match self {
-            Self::Plain(absmax) => absmax[block],
-            Self::Double {
-                map,
-                codes,
-                nested,
-                offset,
-            } => map[usize::from(codes[block])] * nested[block / NESTED_BLOCK] + offset,
-        }
     }
 }
 
@@ -387,95 +338,6 @@ fn fill_part<T: Element>(packed: &[u8], block: usize, first: usize, into: &mut [
         index += odd.len() + even.len();
         rest = tail;
     }
-}
-
-/// Packs one block and returns its constant. The arithmetic is bitsandbytes': a whole block is multiplied by the
-/// reciprocal of its constant, a cut one divided by it.
-fn quantize_block(block: &[f32], packed: &mut [u8]) -> f32 {
-    let constant = absmax(block);
-    let divisor = constant.max(1e-38);
-    let is_whole = block.len() == BLOCK;
-    // Missing elements of a cut block stay zero; the last of them may be packed.
-    let mut scaled = [0f32; BLOCK];
-    if is_whole {
-        let inverse = 1.0 / divisor;
-        scaled
-            .iter_mut()
-            .zip(block)
-            .for_each(|(scaled, value)| *scaled = value * inverse);
-    } else {
-        scaled
-            .iter_mut()
-            .zip(block)
-            .for_each(|(scaled, value)| *scaled = value / divisor);
-    }
-    let codes = codes(&scaled);
-    for (byte, [high, low]) in packed.iter_mut().zip(codes.as_chunks::<2>().0) {
-        *byte = high << 4 | low;
-    }
-    if is_whole { constant } else { divisor }
-}
-
-/// The number of bounds between neighbouring values that lie below each fraction.
-fn codes(fractions: &[f32; BLOCK]) -> [u8; BLOCK] {
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx512f") {
-        // SAFETY: the processor has the feature that the function is compiled for.
-        return unsafe { codes_avx512(fractions) };
-    }
-    count_bounds(fractions)
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-fn codes_avx512(fractions: &[f32; BLOCK]) -> [u8; BLOCK] {
-    count_bounds(fractions)
-}
-
-#[inline(always)]
-fn count_bounds(fractions: &[f32; BLOCK]) -> [u8; BLOCK] {
-    let mut codes = [0u8; BLOCK];
-    let lanes = fractions.as_chunks::<16>().0.iter();
-    for (codes, fractions) in codes.as_chunks_mut::<16>().0.iter_mut().zip(lanes) {
-        // Sixteen counters stay in registers over all bounds.
-        let mut counts = [0u32; 16];
-        for pair in VALUES.windows(2) {
-            let bound = (pair[0] + pair[1]) / 2.0;
-            for (count, fraction) in counts.iter_mut().zip(fractions) {
-                *count += u32::from(*fraction > bound);
-            }
-        }
-        *codes = counts.map(|count| count as u8);
-    }
-    codes
-}
-
-fn quantize_constants(constants: &[f32], device: &Device) -> Result<Constants> {
-    let sum: f64 = constants.iter().map(|constant| f64::from(*constant)).sum();
-    let offset = (sum / constants.len() as f64) as f32;
-    let centred: Vec<f32> = constants.iter().map(|constant| constant - offset).collect();
-    let mut codes = Vec::with_capacity(centred.len());
-    let mut nested = Vec::with_capacity(centred.len().div_ceil(NESTED_BLOCK));
-    for block in centred.chunks(NESTED_BLOCK) {
-        let constant = absmax(block);
-        nested.push(constant);
-        if constant == 0.0 {
-            codes.extend(block.iter().map(|_| 0u8));
-            continue;
-        }
-        let inverse = 1.0 / constant;
-        codes.extend(
-            block
-                .iter()
-                .map(|value| DynamicMap::signed().nearest_on_grid(value * inverse)),
-        );
-    }
-    let (blocks, groups) = (codes.len(), nested.len());
-    Ok(Constants::Double {
-        codes: Tensor::from_vec(codes, blocks, device)?,
-        nested: Tensor::from_vec(nested, groups, device)?,
-        offset,
-    })
 }
 
 #[cfg(test)]

@@ -65,8 +65,7 @@ impl Model {
         }
         let noise = (NOISE / spread_at_once(&points, log_losses)).min(1.0);
         let sets = Hyper::grid().filter_map(|(hyper, log_prior)| {
-            let evidence = (points.as_slice(), log_losses, noise * noise);
-            let mut set = Set::new(&others, evidence, hyper)?;
+            let mut set = Set::new(&others, &points, log_losses, noise * noise, hyper)?;
             set.weight += log_prior;
             Some(set)
         });
@@ -182,7 +181,7 @@ impl Model {
 
 impl Set {
     /// `noise` is the variance of a loss, in that of the signal.
-    fn new(others: &Others, (points, log_losses, noise): (&[Point], &[f64], f64), hyper: Hyper) -> Option<Self> {
+    fn new(others: &Others, points: &[Point], log_losses: &[f64], noise: f64, hyper: Hyper) -> Option<Self> {
         let count = points.len() as f64;
         let factor = Factor::of(points.len(), |i, j| {
             others.covariance(&hyper, points[i], points[j]) + if i == j { noise } else { 0.0 }

@@ -46,6 +46,13 @@ pub(in crate::cli) struct Args {
     pub(super) json: Option<PathBuf>,
 }
 
+/// A model to time, with the names of shape and precision that it was asked for by.
+pub(super) struct AskedModel<'a> {
+    pub(super) shape: &'a str,
+    pub(super) precision: &'a str,
+    pub(super) setting: Setting,
+}
+
 /// A part of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum CheckPart {
@@ -77,8 +84,8 @@ impl std::fmt::Display for CheckPart {
 }
 
 impl Args {
-    /// Each shape in each precision, with the names that they were asked for by. What nobody knows is told and left out.
-    pub(super) fn models(&self) -> impl Iterator<Item = (&str, &str, Setting)> {
+    /// Each shape in each precision. What nobody knows is told and left out.
+    pub(super) fn models(&self) -> impl Iterator<Item = AskedModel<'_>> {
         let shapes = self.shapes.iter().filter_map(|shape| match shapes::config(shape) {
             Ok(config) => Some((shape, config)),
             Err(message) => {
@@ -97,7 +104,11 @@ impl Args {
                     precision,
                     ..Setting::tiny()
                 };
-                Some((shape.as_str(), name.as_str(), setting))
+                Some(AskedModel {
+                    shape,
+                    precision: name,
+                    setting,
+                })
             })
         })
     }

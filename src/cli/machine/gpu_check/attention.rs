@@ -31,7 +31,7 @@ pub(super) fn run(args: &Args, device: &Device, timings: &mut Vec<Timing>) {
         "| shape | heads | batch | form | forward ms | TFLOP/s | backward ms | TFLOP/s |"
     ));
     show(format_args!("|---|---|---|---|---:|---:|---:|---:|"));
-    let mut models: Vec<(&str, Setting)> = args.models().map(|(shape, _, setting)| (shape, setting)).collect();
+    let mut models: Vec<(&str, Setting)> = args.models().map(|model| (model.shape, model.setting)).collect();
     // One for each precision.
     models.dedup_by_key(|(shape, _)| *shape);
     for (shape, setting) in models {

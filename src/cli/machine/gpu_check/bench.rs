@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::args::Args;
-use super::setting::{Measured, Setting};
+use super::args::{Args, AskedModel};
+use super::setting::Measured;
 use crate::cli::terminal::output::{show, show_part, tell};
 use peft_tune_kernels::device::Device;
 
@@ -34,16 +34,16 @@ pub(super) fn run(args: &Args, device: &Device, timings: &mut Vec<Timing>) {
     }
 }
 
-fn time_base(
-    args: &Args,
-    (shape, precision_name, mut setting): (&str, &str, Setting),
-    device: &Device,
-    timings: &mut Vec<Timing>,
-) {
+fn time_base(args: &Args, model: AskedModel<'_>, device: &Device, timings: &mut Vec<Timing>) {
+    let AskedModel {
+        shape,
+        precision,
+        mut setting,
+    } = model;
     let base = match setting.base(device) {
         Ok(base) => Arc::new(base),
         Err(error) => {
-            tell(format_args!("{shape} {precision_name}: {error}"));
+            tell(format_args!("{shape} {precision}: {error}"));
             return;
         }
     };
@@ -60,7 +60,7 @@ fn time_base(
             };
             let timing = Timing {
                 shape: shape.to_owned(),
-                precision: precision_name.to_owned(),
+                precision: precision.to_owned(),
                 checkpointing: kind.clone(),
                 rows: rows.rows,
                 length: rows.length,

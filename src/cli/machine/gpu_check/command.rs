@@ -29,6 +29,35 @@ struct Results {
     bench: Vec<bench::Timing>,
     graphs: Vec<graphs::Comparison>,
     literature: Vec<literature::Row>,
+    /// What is not as on the CPU, a line each.
+    failed: Vec<String>,
+}
+
+impl Results {
+    /// What did not pass so far, in words.
+    fn failures(&self) -> Vec<String> {
+        let checks = self.parity.iter().filter(|check| !check.passed()).map(failure_of);
+        let memory = self.memory.iter().filter(|outcome| !outcome.passed());
+        let graphs = self.graphs.iter().filter(|one| !one.passed());
+        checks
+            .chain(memory.map(|outcome| format!("memory: {outcome}")))
+            .chain(graphs.map(graphs::Comparison::failure))
+            .collect()
+    }
+}
+
+/// A comparison that did not pass, in words.
+fn failure_of(check: &Check) -> String {
+    let Check {
+        name,
+        error,
+        allowed,
+        message,
+    } = check;
+    match error {
+        Some(error) => format!("{name}: {error:.1e} apart, and {allowed:.1e} is rounding"),
+        None => format!("{name}: {}", message.as_deref().unwrap_or("no result")),
+    }
 }
 
 /// Runs the subcommand.
@@ -53,6 +82,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         }
         results.attention_kernels = attention_kernels().map(AttentionKernels::name);
         results.longer_sums = longer_sums();
+        results.failed = results.failures();
         // What is known so far is kept, whatever comes.
         write(&args, &results)?;
     }
@@ -66,25 +96,19 @@ fn write(args: &Args, results: &Results) -> Result<(), CliError> {
 }
 
 fn report(results: &Results) -> Result<(), CliError> {
-    let failed = results.parity.iter().filter(|check| !check.passed()).count();
+    let passed = results.parity.iter().filter(|check| check.passed()).count();
     if !results.parity.is_empty() {
-        show(format_args!(
-            "parity: {} of {} passed",
-            results.parity.len() - failed,
-            results.parity.len()
-        ));
+        show(format_args!("parity: {passed} of {} passed", results.parity.len()));
     }
-    let memory_failed = results.memory.as_ref().is_some_and(|outcome| !outcome.passed());
     if let Some(outcome) = &results.memory {
         show(format_args!("memory: {outcome}"));
     }
-    let graphs_failed = results.graphs.iter().any(|one| !one.passed());
-    match failed > 0 || memory_failed || graphs_failed {
-        true => Err(CliError::failed(anyhow::anyhow!(
-            "{} on {} does not compute what the CPU does",
-            failed,
-            results.device
+    match results.failed.first() {
+        None => Ok(()),
+        Some(first) => Err(CliError::failed(anyhow::anyhow!(
+            "{} does not compute what the CPU does in {} of the checks, the first of them {first}",
+            results.device,
+            results.failed.len()
         ))),
-        false => Ok(()),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::args::Args;
+use super::args::{Args, AskedModel};
 use super::setting::{Rows, Setting};
 use crate::cli::terminal::output::{show, show_part};
 use peft_tune_core::recipe::Precision;
@@ -68,6 +68,21 @@ impl Comparison {
         let all = |run: &Run| (run.replayed_passes, run.replayed_updates) == (passes, updates);
         self.replayed.as_ref().is_some_and(all) && self.difference.is_some_and(|difference| difference <= allowed)
     }
+
+    /// What did not pass, in words.
+    pub(super) fn failure(&self) -> String {
+        let name = format!("{} {:?} from CUDA graphs", self.shape, self.precision);
+        match (&self.message, &self.replayed) {
+            (Some(message), _) => format!("{name}: {message}"),
+            (None, Some(replayed)) => format!(
+                "{name}: {} passes and {} updates replayed, losses {:.1e} apart",
+                replayed.replayed_passes,
+                replayed.replayed_updates,
+                self.difference.unwrap_or(f64::NAN)
+            ),
+            (None, None) => format!("{name}: no result"),
+        }
+    }
 }
 
 /// Compares a tiny model in fp32 and bf16, then what was asked for, without checkpointing.
@@ -93,7 +108,7 @@ pub(super) fn run(args: &Args, device: &Device, comparisons: &mut Vec<Comparison
         };
         compare("tiny", setting);
     }
-    for (shape, _, setting) in args.models() {
+    for AskedModel { shape, setting, .. } in args.models() {
         for rows in &args.batches {
             compare(shape, Setting { rows: *rows, ..setting });
         }

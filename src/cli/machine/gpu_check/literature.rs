@@ -87,37 +87,40 @@ pub(super) fn run(args: &Args, device: &Device, table: &mut Vec<Row>) -> Result<
             measured: None,
             passed_over: Vec::new(),
         };
-        let measure = |setting: &Setting| {
-            let base = Arc::new(setting.base(device)?);
-            setting.measure(base, args.steps)
+        let ways = Ways {
+            predict: &|setting: &Setting| setting.predicted_bytes(device),
+            measure: &|setting: &Setting| {
+                let base = Arc::new(setting.base(device)?);
+                setting.measure(base, args.steps)
+            },
         };
-        let predict = |setting: &Setting| setting.predicted_bytes(device);
-        fill(&mut row, setting, memory_bytes, (&predict, &measure));
+        fill(&mut row, setting, memory_bytes, &ways);
         print(&row);
         table.push(row);
     }
     Ok(())
 }
 
-/// What would fit, and what a setting was measured at.
-type Ways<'a> = (
-    &'a dyn Fn(&Setting) -> Option<u64>,
-    &'a dyn Fn(&Setting) -> Result<Measured, TrainError>,
-);
+/// Ways to know what a setting takes.
+struct Ways<'a> {
+    /// Bytes that it is predicted to need.
+    predict: &'a dyn Fn(&Setting) -> Option<u64>,
+    measure: &'a dyn Fn(&Setting) -> Result<Measured, TrainError>,
+}
 
 /// Runs the first candidate that fits.
-fn fill(row: &mut Row, setting: Setting, memory_bytes: Option<u64>, (predict, measure): Ways<'_>) {
+fn fill(row: &mut Row, setting: Setting, memory_bytes: Option<u64>, ways: &Ways<'_>) {
     for (optimizer, checkpointing) in candidates(row.method) {
         let setting = Setting {
             optimizer,
             checkpointing,
             ..setting
         };
-        let predicted_bytes = predict(&setting);
+        let predicted_bytes = (ways.predict)(&setting);
         let too_large = |limit: u64| predicted_bytes.is_some_and(|bytes| bytes as f64 > MOST_FILLED * limit as f64);
         let message = match memory_bytes.is_some_and(too_large) {
             true => None,
-            false => match measure(&setting) {
+            false => match (ways.measure)(&setting) {
                 Ok(measured) => {
                     row.measured = Some(measured);
                     (row.optimizer, row.checkpointing) = (Some(optimizer), Some(checkpointing));
@@ -233,7 +236,10 @@ mod tests {
             &mut row,
             setting(method, Precision::Fp32),
             Some(memory_bytes),
-            (&on_a_gpu, &watch),
+            &Ways {
+                predict: &on_a_gpu,
+                measure: &watch,
+            },
         );
         let unfit = row.passed_over.iter().filter(|one| one.message.is_none()).count();
         assert!(row.measured.is_none());
@@ -305,7 +311,10 @@ mod tests {
             &mut row,
             setting(Method::Lora, Precision::Fp32),
             None,
-            (&|_| None, &measure),
+            &Ways {
+                predict: &|_: &Setting| None,
+                measure: &measure,
+            },
         );
         assert_eq!(row.passed_over.len(), 2);
         assert!(row.passed_over.iter().all(|one| one.message.is_some()));

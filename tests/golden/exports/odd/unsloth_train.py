@@ -2,6 +2,7 @@
 # written by peft-tune 0.1.0 from study first try, trial 12
 # measured: throughput 5438 tokens/s, peak memory 2.50 GiB, loss 2.3051 nats per token
 # it is the knee of the front: less memory costs 30% throughput
+# not as measured: `precision`: unsloth computes in bf16 here all the same, on a GPU that has it; set `precision: bf16`, or use --format trl
 # not as measured: `gradient_checkpointing`: unsloth recomputes every layer: slower, and less memory
 # not as measured: `data.held_out`: unsloth holds out other rows than were measured; its loss differs a little
 # not as measured: `training.length`: tokens cannot be counted; 100000 tokens are 250 steps at the mean length of the rows

@@ -57,6 +57,9 @@ pub enum LossForm {
     FusedLinear,
     /// Head and loss in one: tiles of 4096 tokens and 32,768 words, which the backward pass computes again.
     Tiled,
+    /// Logits of pairs as a whole in F32: of the chosen half a copy and its log-softmax, of all of them the log-probabilities of
+    /// their tokens (ORPO).
+    OddsRatio,
 }
 
 /// Part of the forward pass that the backward pass computes again.

@@ -179,7 +179,7 @@ mod tests {
     use super::super::behaviour::{Number, StackBehaviour};
     use super::super::heap::Heap;
     use super::super::setting::{StackSetting, Trains, WeightForm};
-    use super::super::shape::{ModelShape, Role};
+    use super::super::shape::{LinearShape, ModelShape, Role};
     use super::*;
 
     /// Highest bytes of tensors while a layer of 512 x 1536 runs forward on one row.
@@ -203,7 +203,7 @@ mod tests {
         };
         let mut tape = Tape::new(Heap::new(None));
         let input = tape.shared(1536, loads.bytes(), true);
-        let output = model.linear(&mut tape, 0, &input, (Role::Query, 1536, 512));
+        let output = model.linear(&mut tape, 0, &input, LinearShape::new(Role::Query, 1536, 512));
         assert_eq!((output.elements, output.width), (512, loads.bytes()));
         tape.heap().peaks().tensors
     }

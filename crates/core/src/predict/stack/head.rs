@@ -64,6 +64,7 @@ impl Model {
                 (loss, self.setting.holds_logits.then_some(logits))
             }
             LossForm::Chunked(chunks) => (self.chunked(tape, normed, chunks.max(1)), None),
+            LossForm::OddsRatio => (self.odds_ratio(tape, normed), None),
         };
         tape.kind(before);
         (loss, last.into_iter().chain(logits).collect())
@@ -153,7 +154,7 @@ impl Model {
     /// TRL's head (`trl/kernels/chunked_logprob.py`): every row but for its last token, copied, goes through the head in tiles.
     fn tiled(&self, tape: &mut Tape, normed: &Tensor) -> Tensor {
         let (hidden, vocabulary) = (self.shape.hidden, self.shape.vocabulary);
-        let scored = self.rows * (self.setting.sequence_length - 1).max(1);
+        let scored = self.scored();
         let copied = tape.op(Op {
             elements: scored * hidden,
             width: normed.width,
@@ -190,6 +191,74 @@ impl Model {
             scratch: [tile + forward + 28 * scored, tile + backward + sums],
             trained,
             cost: [head, again],
+            ..Op::default()
+        })
+    }
+
+    /// The loss of TRL's ORPO (`trl/experimental/orpo/orpo_trainer.py`) of logits that accelerate has raised to F32.
+    fn odds_ratio(&self, tape: &mut Tape, normed: Tensor) -> Tensor {
+        let narrow = self.logits(tape, normed);
+        let logits = cast(tape, &narrow, 4);
+        drop(narrow);
+        let nats = self.nats_of_half(tape, &logits);
+        let told = self.log_probabilities(tape, &logits);
+        drop(logits);
+        tape.op(Op {
+            elements: 1,
+            inputs: &[&nats, &told],
+            ..Op::default()
+        })
+    }
+
+    /// Cross-entropy of the chosen half of pairs: of a copy of its logits without those of each row's last token.
+    fn nats_of_half(&self, tape: &mut Tape, logits: &Tensor) -> Tensor {
+        let elements = self.scored() / 2 * self.shape.vocabulary;
+        let copied = tape.op(Op {
+            elements,
+            inputs: &[logits],
+            // The gradient of a slice lies in zeros as large as what it was cut from.
+            cost: [Cost::pass(8 * elements), Cost::pass(logits.bytes() + 8 * elements)],
+            ..Op::default()
+        });
+        let log_shares = tape.op(Op {
+            elements,
+            inputs: &[&copied],
+            saves_output: true,
+            cost: [Cost::pass(8 * elements), Cost::pass(12 * elements)],
+            ..Op::default()
+        });
+        drop(copied);
+        self.loss_of(tape, &log_shares, &[&log_shares], [0, 0])
+    }
+
+    /// Log-probabilities of tokens as `selective_log_softmax` of `trl/trainer/utils.py` makes them in F32: the logits of the tokens are
+    /// gathered, and less the logarithm of the sum of exponentials, one row after the other.
+    fn log_probabilities(&self, tape: &mut Tape, logits: &Tensor) -> Tensor {
+        let scored = self.scored();
+        let all = 4 * scored * self.shape.vocabulary;
+        let gathered = tape.op(Op {
+            elements: scored,
+            inputs: &[logits],
+            saved: &[logits],
+            cost: [Cost::pass(8 * scored), Cost::pass(2 * all)],
+            ..Op::default()
+        });
+        let of_rows = |bytes: u64| Cost {
+            launches: self.rows as f64,
+            ..Cost::pass(bytes)
+        };
+        let sums = tape.op(Op {
+            elements: scored,
+            inputs: &[logits],
+            saved: &[logits],
+            // Forward one row's exponentials. Backward the gradients of all rows, which are then put together.
+            scratch: [all / self.rows.max(1), all],
+            cost: [of_rows(4 * all), of_rows(8 * all)],
+            ..Op::default()
+        });
+        tape.op(Op {
+            elements: scored,
+            inputs: &[&gathered, &sums],
             ..Op::default()
         })
     }

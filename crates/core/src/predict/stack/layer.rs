@@ -4,7 +4,7 @@ use super::behaviour::AttentionForm;
 use super::dora::Decomposed;
 use super::heap::Kind;
 use super::model::{Model, cast, own};
-use super::shape::Role;
+use super::shape::{ExpertShape, LinearShape, Role};
 use super::tape::{Backward, Cost, Op, Tape, Tensor};
 
 /// Distance from the index of an adapter's first factor to that of its magnitudes.
@@ -90,9 +90,14 @@ impl Model {
     fn attention(&self, tape: &mut Tape, base: usize, input: &Tensor) -> Tensor {
         let shape = &self.shape;
         let (query, kv) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
-        let q = self.linear(tape, base + 4, input, (Role::Query, shape.hidden, query));
-        let k = self.linear(tape, base + 6, input, (Role::Key, shape.hidden, kv));
-        let v = self.linear(tape, base + 8, input, (Role::Value, shape.hidden, kv));
+        let q = self.linear(
+            tape,
+            base + 4,
+            input,
+            LinearShape::new(Role::Query, shape.hidden, query),
+        );
+        let k = self.linear(tape, base + 6, input, LinearShape::new(Role::Key, shape.hidden, kv));
+        let v = self.linear(tape, base + 8, input, LinearShape::new(Role::Value, shape.hidden, kv));
         let (q, k) = match shape.head_norms {
             true => (self.norm(tape, base + 10, &q), self.norm(tape, base + 11, &k)),
             false => (q, k),
@@ -102,7 +107,12 @@ impl Model {
             AttentionForm::Eager => self.eager(tape, q, k, v),
             AttentionForm::Sdpa | AttentionForm::Flash => self.flash(tape, q, k, v),
         };
-        self.linear(tape, base + 12, &out, (Role::Output, query, shape.hidden))
+        self.linear(
+            tape,
+            base + 12,
+            &out,
+            LinearShape::new(Role::Output, query, shape.hidden),
+        )
     }
 
     /// `x cos + rotate_half(x) sin`.
@@ -140,7 +150,7 @@ impl Model {
 
     fn eager(&self, tape: &mut Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor {
         let (k, v) = (self.repeated(tape, k), self.repeated(tape, v));
-        let (q, k, v) = self.in_products(tape, q, k, v);
+        let [q, k, v] = self.in_products(tape, [q, k, v]);
         let length = self.setting.sequence_length;
         let scores = self.rows * self.shape.heads * length * length;
         let width = q.width;
@@ -201,7 +211,7 @@ impl Model {
             true => (self.repeated(tape, k), self.repeated(tape, v)),
             false => (k, v),
         };
-        let (q, k, v) = self.in_products(tape, q, k, v);
+        let [q, k, v] = self.in_products(tape, [q, k, v]);
         let shape = &self.shape;
         let sums = tape.tensor(self.tokens() * shape.heads, 4, Kind::Working);
         let length = self.setting.sequence_length as f64;
@@ -229,12 +239,10 @@ impl Model {
     }
 
     /// Attention's operands in the dtype that its products have.
-    fn in_products(&self, tape: &mut Tape, q: Tensor, k: Tensor, v: Tensor) -> (Tensor, Tensor, Tensor) {
+    fn in_products(&self, tape: &mut Tape, operands: [Tensor; 3]) -> [Tensor; 3] {
         let casts = self.setting.autocast || self.setting.attention == AttentionForm::Flash;
-        let width = if casts { self.compute() } else { q.width };
-        let all = [q, k, v].map(|x| cast(tape, &x, width));
-        let [q, k, v] = all;
-        (q, k, v)
+        let width = if casts { self.compute() } else { operands[0].width };
+        operands.map(|x| cast(tape, &x, width))
     }
 
     fn mlp(&self, tape: &mut Tape, base: usize, input: &Tensor) -> Tensor {
@@ -243,7 +251,7 @@ impl Model {
         let Some(experts) = self.shape.experts else {
             return shared.unwrap_or_else(|| own(tape, input, input.width, Cost::default()));
         };
-        let mixed = self.experts(tape, base, input, (experts.active, experts.width));
+        let mixed = self.experts(tape, base, input, experts);
         match shared {
             Some(shared) => self.add(tape, &mixed, &shared),
             None => mixed,
@@ -253,30 +261,30 @@ impl Model {
     fn dense(&self, tape: &mut Tape, base: usize, input: &Tensor, width: u64) -> Tensor {
         let hidden = self.shape.hidden;
         if !self.shape.is_gated {
-            let up = self.linear(tape, base + 16, input, (Role::Up, hidden, width));
+            let up = self.linear(tape, base + 16, input, LinearShape::new(Role::Up, hidden, width));
             let active = activated(tape, &up);
             drop(up);
-            return self.linear(tape, base + 18, &active, (Role::Down, width, hidden));
+            return self.linear(tape, base + 18, &active, LinearShape::new(Role::Down, width, hidden));
         }
-        let gate = self.linear(tape, base + 14, input, (Role::Gate, hidden, width));
+        let gate = self.linear(tape, base + 14, input, LinearShape::new(Role::Gate, hidden, width));
         if self.setting.fused || self.setting.compiled {
-            let up = self.linear(tape, base + 16, input, (Role::Up, hidden, width));
+            let up = self.linear(tape, base + 16, input, LinearShape::new(Role::Up, hidden, width));
             let product = gated(tape, &gate, &up);
             drop((gate, up));
-            return self.linear(tape, base + 18, &product, (Role::Down, width, hidden));
+            return self.linear(tape, base + 18, &product, LinearShape::new(Role::Down, width, hidden));
         }
         let active = activated(tape, &gate);
         drop(gate);
-        let up = self.linear(tape, base + 16, input, (Role::Up, hidden, width));
+        let up = self.linear(tape, base + 16, input, LinearShape::new(Role::Up, hidden, width));
         let product = gated(tape, &active, &up);
         drop((active, up));
-        self.linear(tape, base + 18, &product, (Role::Down, width, hidden))
+        self.linear(tape, base + 18, &product, LinearShape::new(Role::Down, width, hidden))
     }
 
     /// Experts on the rows that the router sends them; adapters on experts are not part of any row here.
-    fn experts(&self, tape: &mut Tape, base: usize, input: &Tensor, (active, width): (u64, u64)) -> Tensor {
-        let hidden = self.shape.hidden;
-        let rows = self.tokens() * active;
+    fn experts(&self, tape: &mut Tape, base: usize, input: &Tensor, experts: ExpertShape) -> Tensor {
+        let (hidden, width) = (self.shape.hidden, experts.width);
+        let rows = self.tokens() * experts.active;
         let taken = tape.op(Op {
             elements: rows * hidden,
             width: input.width,
@@ -319,13 +327,9 @@ impl Model {
     }
 
     /// A linear layer with its adapter, as PEFT has it.
-    pub(super) fn linear(&self, tape: &mut Tape, index: usize, input: &Tensor, place: (Role, u64, u64)) -> Tensor {
-        let (role, inner, outer) = place;
-        let result = self.base_linear(tape, index, input, inner, outer);
-        let Some((rank, has_dropout)) = self.adapter(role) else {
-            return result;
-        };
-        self.adapted(tape, index, (input, result), (rank, has_dropout, inner, outer))
+    pub(super) fn linear(&self, tape: &mut Tape, index: usize, input: &Tensor, layer: LinearShape) -> Tensor {
+        let result = self.base_linear(tape, index, input, layer.inner, layer.outer);
+        self.adapted(tape, index, layer, input, result)
     }
 
     fn base_linear(&self, tape: &mut Tape, index: usize, input: &Tensor, inner: u64, outer: u64) -> Tensor {
@@ -380,13 +384,12 @@ impl Model {
         })
     }
 
-    fn adapted(
-        &self,
-        tape: &mut Tape,
-        index: usize,
-        (input, result): (&Tensor, Tensor),
-        (rank, has_dropout, inner, outer): (u64, bool, u64, u64),
-    ) -> Tensor {
+    /// The result of a layer without its adapter, and what the adapter adds to it, where it has one.
+    fn adapted(&self, tape: &mut Tape, index: usize, layer: LinearShape, input: &Tensor, result: Tensor) -> Tensor {
+        let LinearShape { role, inner, outer } = layer;
+        let Some((rank, has_dropout)) = self.adapter(role) else {
+            return result;
+        };
         let setting = &self.setting;
         let is_bitsandbytes = setting.weights.is_bitsandbytes();
         let result = match is_bitsandbytes && !self.fuses_lora() {

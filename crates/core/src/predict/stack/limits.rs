@@ -146,7 +146,7 @@ fn changes(setting: &StackSetting) -> Vec<(&'static str, StackSetting)> {
             all.push((name, changed));
         }
     };
-    if setting.micro_batch > 1 {
+    if can_be_halved(setting) {
         add(named::HALF_THE_ROWS, &|to| halve(to));
     }
     add(named::CHECKPOINTING, &|to| {
@@ -156,10 +156,13 @@ fn changes(setting: &StackSetting) -> Vec<(&'static str, StackSetting)> {
     });
     add(named::OFFLOADED, &|to| to.recompute = Recompute::LayersOffloaded);
     add("flash attention", &|to| to.attention = AttentionForm::Flash);
-    add("a fused loss (Liger, cut cross-entropy)", &|to| {
-        to.loss = LossForm::FusedLinear;
-        to.holds_logits = false;
-    });
+    // Trainers that compare answers take none.
+    if setting.comparison.is_none() {
+        add("a fused loss (Liger, cut cross-entropy)", &|to| {
+            to.loss = LossForm::FusedLinear;
+            to.holds_logits = false;
+        });
+    }
     add(named::NF4, &|to| {
         if matches!(to.trains, Trains::Adapters { .. }) && !to.weights.is_quantized() {
             to.weights = WeightForm::Nf4Double;
@@ -181,6 +184,12 @@ fn changes(setting: &StackSetting) -> Vec<(&'static str, StackSetting)> {
         to.sequence_length = to.sequence_length.div_ceil(2)
     });
     all
+}
+
+/// Whether parts of the micro-batch are as large as one has to be.
+fn can_be_halved(setting: &StackSetting) -> bool {
+    let rows = setting.micro_batch;
+    rows > 1 && rows / parts(rows) >= setting.comparison.least_rows
 }
 
 /// Half of the micro-batch and twice the accumulation: the global batch stays.
@@ -211,7 +220,7 @@ pub fn made_to_fit(
         if fit == Some(Fit::Fits) {
             return Ok(Some(changed));
         }
-        if changed.micro_batch <= 1 {
+        if !can_be_halved(&changed) {
             return Ok(None);
         }
         halve(&mut changed);
@@ -221,6 +230,7 @@ pub fn made_to_fit(
 #[cfg(test)]
 mod tests {
     use super::super::behaviour::{Number, Raised, StackBehaviour};
+    use super::super::comparison::Comparison;
     use super::*;
     use crate::predict::device;
 
@@ -264,6 +274,21 @@ mod tests {
     }
 
     #[test]
+    fn rows_that_are_compared_with_one_another_are_not_made_single_to_fit() {
+        let mut setting = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Numbers);
+        setting.micro_batch = 64;
+        setting.comparison.least_rows = 2;
+        let fitting = made_to_fit(&shape(), &setting, on("T4")).unwrap();
+        assert!(fitting.is_none_or(|fitting| fitting.micro_batch >= 2));
+        setting.micro_batch = 3;
+        let names =
+            |setting: &StackSetting| -> Vec<&str> { changes(setting).into_iter().map(|(name, _)| name).collect() };
+        assert!(!names(&setting).contains(&named::HALF_THE_ROWS));
+        setting.micro_batch = 4;
+        assert!(names(&setting).contains(&named::HALF_THE_ROWS));
+    }
+
+    #[test]
     fn each_form_of_loss_needs_more_for_more_rows_and_levers_save_what_they_say() {
         let all = [
             LossForm::Full,
@@ -271,10 +296,17 @@ mod tests {
             LossForm::Chunked(8),
             LossForm::FusedLinear,
             LossForm::Tiled,
+            LossForm::OddsRatio,
         ];
         for loss in all {
             let mut setting = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Numbers);
             setting.loss = loss;
+            if loss == LossForm::OddsRatio {
+                setting.comparison = Comparison {
+                    sequences: 2,
+                    ..Comparison::NONE
+                };
+            }
             let few = predict(&shape(), &setting, None).unwrap().memory.tensors_bytes;
             setting.micro_batch = 8;
             let many = predict(&shape(), &setting, None).unwrap();

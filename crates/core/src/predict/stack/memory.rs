@@ -8,6 +8,7 @@ use super::behaviour::Recompute;
 use super::heap::{Heap, KINDS, Kind, Peaks};
 use super::model::Model;
 use super::setting::Trains;
+use super::shape::LinearShape;
 use super::tape::{Body, Cost, Tape, Tensor};
 use crate::predict::{Bytes, MemoryCategory};
 
@@ -162,8 +163,18 @@ impl Run {
         });
     }
 
-    /// Weights and adapters, each tensor a block of its own.
+    /// Weights and adapters, each tensor a block of its own; behind them those of a reference that is a model of its own.
     fn load(&mut self) -> Vec<Tensor> {
+        let mut held = self.weights();
+        self.adapters(&mut held);
+        if self.model.setting.comparison.has_copy {
+            held.extend(self.weights());
+        }
+        self.end("load");
+        held
+    }
+
+    fn weights(&mut self) -> Vec<Tensor> {
         let model = Rc::clone(&self.model);
         let (shape, setting) = (&model.shape, &model.setting);
         let [share, ..] = setting.shares();
@@ -187,7 +198,7 @@ impl Run {
         }
         for _ in 0..shape.layers {
             let experts = (shape.expert_elements() > 0).then(|| shape.expert_elements());
-            let linears = shape.linears().into_iter().map(|(_, rows, columns)| rows * columns);
+            let linears = shape.linears().into_iter().map(|layer| layer.elements());
             for elements in linears.chain(experts) {
                 let [codes, constants] = setting.weights.bytes(elements, setting.loads);
                 if setting.offloads && share > 1 {
@@ -205,8 +216,6 @@ impl Run {
             }
             held.push(self.tape.tensor(shape.small_elements(), model.stream(), Kind::Weights));
         }
-        self.adapters(&mut held);
-        self.end("load");
         held
     }
 
@@ -227,6 +236,10 @@ impl Run {
         // What is shared out is gathered: embedding and head for the whole pass, and one layer ahead of time.
         let root = model.shape.embedding_elements() * model.plain().bytes() + model.layer_bytes();
         let gathered = (share > 1).then(|| self.tape.tensor(root, 1, Kind::Working));
+        let comparison = model.setting.comparison;
+        for _ in 0..comparison.own_passes {
+            scored_without_gradients(&mut self.tape, &model);
+        }
         let mut stream = model.embedded(&mut self.tape);
         let mask = model.mask(&mut self.tape);
         for index in 0..model.shape.layers as usize {
@@ -240,6 +253,12 @@ impl Run {
             };
         }
         let (loss, held) = model.loss(&mut self.tape, stream);
+        if comparison.reference_passes > 0 {
+            let reference = model.without_adapters();
+            for _ in 0..comparison.reference_passes {
+                scored_without_gradients(&mut self.tape, &reference);
+            }
+        }
         self.tape.backward(loss);
         drop((held, mask, gathered));
     }
@@ -328,15 +347,22 @@ impl Run {
     fn evaluate(&mut self) {
         self.tape.heap().restart_peaks();
         let model = Rc::clone(&self.model);
-        self.tape.without_gradients(|tape| {
-            let mut stream = model.embedded(tape);
-            for index in 0..model.shape.layers as usize {
-                stream = model.layer(tape, index, stream);
-            }
-            model.evaluated(tape, stream);
-        });
+        scored_without_gradients(&mut self.tape, &model);
         self.end(EVALUATION);
     }
+}
+
+/// Runs a pass that no gradient goes through, to the scores of its tokens.
+fn scored_without_gradients(tape: &mut Tape, model: &Model) {
+    tape.without_gradients(|tape| {
+        let mut stream = model.embedded(tape);
+        let mask = model.mask(tape);
+        for index in 0..model.shape.layers as usize {
+            stream = model.layer(tape, index, stream);
+        }
+        model.evaluated(tape, stream);
+        drop(mask);
+    });
 }
 
 /// Elements of each trained tensor, and bytes of one.
@@ -348,7 +374,7 @@ pub(super) fn trained_tensors(model: &Model) -> Vec<(u64, u64)> {
     match &model.setting.trains {
         Trains::Everything => {
             let width = model.setting.loads.bytes();
-            let layer = linears.iter().map(|(_, rows, columns)| rows * columns);
+            let layer = linears.iter().map(LinearShape::elements);
             let layer: Vec<u64> = layer.chain([shape.expert_elements(), shape.small_elements()]).collect();
             let layers = (0..shape.layers).flat_map(|_| layer.iter().map(|elements| (*elements, width)));
             whole.chain(layers).filter(|(elements, _)| *elements > 0).collect()
@@ -360,11 +386,11 @@ pub(super) fn trained_tensors(model: &Model) -> Vec<(u64, u64)> {
             ..
         } => {
             let width = model.setting.adapters.bytes();
-            let adapted = linears.iter().filter(|(role, ..)| targets.contains(role));
+            let adapted = linears.iter().filter(|layer| targets.contains(&layer.role));
             let layer: Vec<u64> = adapted
-                .flat_map(|(_, rows, columns)| {
-                    let magnitudes = model.setting.dora.then_some(*columns);
-                    [rank * rows, rank * columns].into_iter().chain(magnitudes)
+                .flat_map(|layer| {
+                    let magnitudes = model.setting.dora.then_some(layer.outer);
+                    [rank * layer.inner, rank * layer.outer].into_iter().chain(magnitudes)
                 })
                 .collect();
             let layers = (0..shape.layers).flat_map(|_| layer.iter().map(|elements| (*elements, width)));

@@ -6,6 +6,7 @@
 
 mod behaviour;
 mod choices;
+mod comparison;
 mod device;
 mod dora;
 mod error;
@@ -26,6 +27,7 @@ pub use behaviour::{
     AttentionForm, HostUpdates, LossForm, Number, Raised, Recompute, StackBehaviour, StackRefusal, Unable,
 };
 pub use choices::{Dtypes, StackChoices};
+pub use comparison::Comparison;
 pub use device::{Generation, HOST, StackDevice};
 pub use error::StackError;
 pub use heap::{KINDS, Kind};

@@ -3,7 +3,7 @@
 use super::behaviour::{AttentionForm, Number, Raised, Recompute};
 use super::heap::Kind;
 use super::setting::{StackSetting, Trains};
-use super::shape::{ModelShape, Role};
+use super::shape::{LinearShape, ModelShape, Role};
 use super::tape::{Backward, Cost, Op, Parameter, Tape, Tensor};
 
 /// A model in a setting: sizes of everything that goes through a layer.
@@ -15,7 +15,7 @@ pub(super) struct Model {
     pub(super) repeats_heads: bool,
     /// The model trains on the host's own processor.
     pub(super) is_host: bool,
-    /// Rows of a micro-batch.
+    /// Rows of a micro-batch; of rows that are compared, all of their sequences.
     pub(super) rows: u64,
 }
 
@@ -46,6 +46,27 @@ impl Model {
         } else {
             self.setting.loads
         }
+    }
+
+    /// Tokens whose words are told: all but the last of each row.
+    pub(super) fn scored(&self) -> u64 {
+        self.rows * (self.setting.sequence_length - 1).max(1)
+    }
+
+    /// The model with its adapters off, as the reference has it that is no model of its own.
+    pub(super) fn without_adapters(&self) -> Self {
+        let mut base = self.clone();
+        if let Trains::Adapters {
+            targets,
+            whole_embeddings,
+            ..
+        } = &mut base.setting.trains
+        {
+            targets.clear();
+            *whole_embeddings = false;
+        }
+        base.setting.dora = false;
+        base
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -126,12 +147,7 @@ impl Model {
 
     /// Bytes of a layer's weights as they are gathered.
     pub(super) fn layer_bytes(&self) -> u64 {
-        let linear: u64 = self
-            .shape
-            .linears()
-            .iter()
-            .map(|(_, rows, columns)| rows * columns)
-            .sum();
+        let linear: u64 = self.shape.linears().iter().map(LinearShape::elements).sum();
         let held = linear + self.shape.expert_elements();
         let [codes, constants] = self.setting.weights.bytes(held, self.setting.loads);
         codes + constants + self.shape.small_elements() * self.plain().bytes()

@@ -1,11 +1,12 @@
 //! A recipe as another stack runs it: what its exported file says there.
 
-use super::behaviour::{AttentionForm, HostUpdates, LossForm, Number, Recompute, StackBehaviour};
+use super::behaviour::{AttentionForm, HostUpdates, LossForm, Number, Raised, Recompute, StackBehaviour};
+use super::comparison::Comparison;
 use super::setting::{OptimizerForm, Sharing, StackSetting, Trains, WeightForm};
 use super::shape::{ROLES, Role};
 use crate::recipe::{
     AdapterSettings, AttentionImplementation, Checkpointing, OptimizerKind, Precision, Recipe, States, TargetModules,
-    TargetPreset, TorchSettings,
+    TargetPreset, TorchSettings, TrainerKind,
 };
 
 impl StackSetting {
@@ -39,6 +40,7 @@ impl StackSetting {
             Checkpointing::Offload => Recompute::LayersOffloaded,
         };
         setting.choose(&recipe.torch);
+        setting.compare(recipe);
         setting.optimizer = optimizer_form(recipe.optimizer.kind, setting.optimizer.foreach);
         if recipe.optimizer.kind == OptimizerKind::Sgd && recipe.optimizer.momentum == 0.0 {
             setting.optimizer.states = 0;
@@ -55,6 +57,16 @@ impl StackSetting {
             }
         }
         setting
+    }
+
+    /// Takes what a recipe's trainer compares. ORPO makes its loss of logits, and has PEFT prepare quantized models.
+    fn compare(&mut self, recipe: &Recipe) {
+        self.comparison = Comparison::of(recipe);
+        if recipe.trainer == TrainerKind::Orpo {
+            self.loss = LossForm::OddsRatio;
+            self.holds_logits = false;
+            self.raises = Raised::All;
+        }
     }
 
     /// Takes the kernels that a recipe chooses. How far the loader reads ahead is the host's memory, which is no part of a setting.
@@ -258,6 +270,21 @@ mod tests {
         assert_eq!(kernels(&StackBehaviour::PLAIN, &recipe), chosen);
         let with_loss = kernels(&WITH_LOSS, &recipe);
         assert_eq!(with_loss.3, LossForm::FusedLinear);
+    }
+
+    #[test]
+    fn trainers_of_preferences_have_their_sequences_and_orpo_its_logits() {
+        let mut recipe = Recipe::new("model", DataSettings::default());
+        let of = |recipe: &Recipe| {
+            let setting = StackSetting::of_recipe(&StackBehaviour::PLAIN, recipe);
+            (setting.sequences(), setting.loss, setting.comparison.reference_passes)
+        };
+        let rows = recipe.batch.micro_batch as u64;
+        assert_eq!(of(&recipe), (rows, LossForm::Full, 0));
+        recipe.trainer = TrainerKind::Dpo;
+        assert_eq!(of(&recipe), (2 * rows, LossForm::Full, 1));
+        recipe.trainer = TrainerKind::Orpo;
+        assert_eq!(of(&recipe), (2 * rows, LossForm::OddsRatio, 0));
     }
 
     #[test]

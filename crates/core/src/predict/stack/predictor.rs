@@ -115,7 +115,7 @@ fn model_of(shape: &ModelShape, setting: &StackSetting, device: Option<StackDevi
         setting: setting.clone(),
         repeats_heads: !has_flash && setting.attention == AttentionForm::Sdpa,
         is_host: device.is_some_and(|device| device.is_host()),
-        rows: setting.micro_batch,
+        rows: setting.sequences(),
     })
 }
 
@@ -248,7 +248,7 @@ fn host_seconds(model: &Model, costs: &[Cost], device: StackDevice) -> Seconds {
 #[cfg(test)]
 mod tests {
     use super::super::behaviour::{LossForm, StackBehaviour};
-    use super::super::setting::WeightForm;
+    use super::super::setting::{Trains, WeightForm};
     use super::*;
     use crate::predict::{DataSheet, MemoryCategory, device};
 
@@ -316,6 +316,62 @@ mod tests {
         let differ = predict(&shape, &setting, None).unwrap();
         assert!(differ.process_bytes > same.process_bytes + (1 << 28));
         assert!(differ.memory.tensors_bytes <= same.memory.tensors_bytes);
+    }
+
+    /// A setting of TRL's head whose adapters drop nothing.
+    fn tiled() -> StackSetting {
+        let mut setting = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Numbers);
+        (setting.loss, setting.holds_logits) = (LossForm::Tiled, false);
+        (setting.micro_batch, setting.sequence_length) = (2, 512);
+        setting
+    }
+
+    #[test]
+    fn pairs_need_what_twice_the_rows_do_and_a_reference_takes_time() {
+        let gpu = StackDevice {
+            sheet: device("L4").unwrap(),
+        };
+        let shape = shape(32_000);
+        let of = |setting: &StackSetting| predict(&shape, setting, Some(gpu)).unwrap();
+        let (rows, mut pairs) = (tiled(), tiled());
+        pairs.comparison.sequences = 2;
+        let twice = StackSetting {
+            micro_batch: 4,
+            ..rows.clone()
+        };
+        assert_eq!(of(&pairs).memory, of(&twice).memory);
+        let alone = of(&pairs);
+        pairs.comparison.reference_passes = 1;
+        let beside = of(&pairs);
+        assert!(beside.memory.tensors_bytes >= alone.memory.tensors_bytes);
+        // A pass forward beside one forward and one backward.
+        let slower = alone.tokens_per_s.unwrap() / beside.tokens_per_s.unwrap();
+        assert!(slower > 1.1 && slower < 1.6, "{slower}");
+        pairs.comparison.own_passes = 1;
+        assert!(of(&pairs).tokens_per_s < beside.tokens_per_s);
+    }
+
+    #[test]
+    fn a_reference_that_is_a_copy_takes_the_weights_again() {
+        let (shape, mut whole) = (shape(32_000), tiled());
+        whole.trains = Trains::Everything;
+        let alone = tensors(&shape, &whole, None);
+        whole.comparison.has_copy = true;
+        let more = tensors(&shape, &whole, None) - alone;
+        let weights = 2 * shape.parameters();
+        assert!(more.abs_diff(weights) < weights / 50, "{more} {weights}");
+    }
+
+    #[test]
+    fn the_logits_of_pairs_are_held_three_and_a_half_times() {
+        let (shape, mut pairs) = (shape(128_000), tiled());
+        pairs.comparison.sequences = 2;
+        pairs.loss = LossForm::OddsRatio;
+        let logits = 4 * pairs.tokens() * shape.vocabulary;
+        let found = predict(&shape, &pairs, None).unwrap().memory;
+        let times = found.by_category().of(MemoryCategory::Logits) as f64 / logits as f64;
+        let all = found.tensors_bytes as f64 / logits as f64;
+        assert!(times > 1.4 && all > 3.4 && all < 4.0, "{times} {all}");
     }
 
     #[test]

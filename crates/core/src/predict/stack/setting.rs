@@ -3,6 +3,7 @@
 use serde::{Serialize, Serializer};
 
 use super::behaviour::{AttentionForm, LossForm, Number, Raised, Recompute, StackBehaviour, Unable};
+use super::comparison::Comparison;
 use super::shape::Role;
 use super::{ModelShape, StackError};
 
@@ -115,10 +116,13 @@ pub struct StackSetting {
     pub adapters: Number,
     /// Adapters have magnitudes beside their factors (DoRA).
     pub dora: bool,
+    /// Comparison of answers that is learnt.
+    #[serde(skip_serializing_if = "Comparison::is_none")]
+    pub comparison: Comparison,
     /// Rows that go through the model at once, on each device.
     pub micro_batch: u64,
     pub gradient_accumulation: u64,
-    /// Tokens of a row, padding included.
+    /// Tokens of a row, padding included; of rows that are compared, of each of their sequences.
     pub sequence_length: u64,
     /// Batches are padded to their longest row only, so that their lengths differ; `sequence_length` is the longest.
     pub rows_differ: bool,
@@ -171,6 +175,7 @@ impl StackSetting {
             raises: stack.raises,
             adapters: stack.adapters[usize::from(weights.is_quantized())],
             dora: false,
+            comparison: Comparison::NONE,
             micro_batch: 1,
             gradient_accumulation: 1,
             sequence_length: 1024,
@@ -196,9 +201,14 @@ impl StackSetting {
         }
     }
 
+    /// Sequences of a micro-batch.
+    pub fn sequences(&self) -> u64 {
+        self.micro_batch.saturating_mul(self.comparison.sequences)
+    }
+
     /// Tokens of a micro-batch.
     pub fn tokens(&self) -> u64 {
-        self.micro_batch.saturating_mul(self.sequence_length)
+        self.sequences().saturating_mul(self.sequence_length)
     }
 
     /// Whether the numbers are such that anything can be said.

@@ -191,22 +191,22 @@ impl ModelShape {
         })
     }
 
-    /// Rows and columns of the linear layers of one decoder layer, experts apart.
-    pub(super) fn linears(&self) -> Vec<(Role, u64, u64)> {
+    /// The linear layers of one decoder layer, experts apart.
+    pub(super) fn linears(&self) -> Vec<LinearShape> {
         let query = self.heads * self.head_dim;
         let kv = self.kv_heads * self.head_dim;
         let mut all = vec![
-            (Role::Query, self.hidden, query),
-            (Role::Key, self.hidden, kv),
-            (Role::Value, self.hidden, kv),
-            (Role::Output, query, self.hidden),
+            LinearShape::new(Role::Query, self.hidden, query),
+            LinearShape::new(Role::Key, self.hidden, kv),
+            LinearShape::new(Role::Value, self.hidden, kv),
+            LinearShape::new(Role::Output, query, self.hidden),
         ];
         if self.dense_width() > 0 {
             if self.is_gated {
-                all.push((Role::Gate, self.hidden, self.dense_width()));
+                all.push(LinearShape::new(Role::Gate, self.hidden, self.dense_width()));
             }
-            all.push((Role::Up, self.hidden, self.dense_width()));
-            all.push((Role::Down, self.dense_width(), self.hidden));
+            all.push(LinearShape::new(Role::Up, self.hidden, self.dense_width()));
+            all.push(LinearShape::new(Role::Down, self.dense_width(), self.hidden));
         }
         all
     }
@@ -233,7 +233,7 @@ impl ModelShape {
 
     /// Elements of one decoder layer.
     pub(super) fn layer_elements(&self) -> u64 {
-        let linear: u64 = self.linears().iter().map(|(_, rows, columns)| rows * columns).sum();
+        let linear: u64 = self.linears().iter().map(LinearShape::elements).sum();
         linear + self.expert_elements() + self.small_elements()
     }
 
@@ -245,6 +245,25 @@ impl ModelShape {
     /// All elements.
     pub fn parameters(&self) -> u64 {
         self.layers * self.layer_elements() + self.embedding_elements() + self.hidden
+    }
+}
+
+/// A linear layer with the widths of what goes in and of what comes out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LinearShape {
+    pub role: Role,
+    pub inner: u64,
+    pub outer: u64,
+}
+
+impl LinearShape {
+    pub(super) fn new(role: Role, inner: u64, outer: u64) -> Self {
+        Self { role, inner, outer }
+    }
+
+    /// Elements of its weight.
+    pub(super) fn elements(&self) -> u64 {
+        self.inner * self.outer
     }
 }
 

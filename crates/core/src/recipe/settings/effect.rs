@@ -131,6 +131,8 @@ impl Effect {
         match self.reach {
             Reach::Value => (row.get)(recipe),
             Reach::Form(form) => (row.get)(recipe).map(|value| (form.of)(&value)),
+            // Rows that are compared with those of their micro-batch learn something else in another one.
+            Reach::GlobalBatch if recipe.trainer.row().least_micro_batch > 1 => (row.get)(recipe),
             Reach::GlobalBatch => Some(ParamValue::Int(recipe.batch.global_batch() as i64)),
             Reach::Nothing => None,
         }
@@ -156,30 +158,46 @@ impl fmt::Display for Effect {
 /// Names the precisions, trainers, optimizers or schedules of the circumstance: found by asking it of a recipe for each.
 impl fmt::Display for Circumstance {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let precisions = self.precisions();
+        let precisions = self.names(
+            &Precision::ALL,
+            |recipe, precision| recipe.precision = precision,
+            Precision::name,
+        );
         if !precisions.is_empty() && precisions.len() < Precision::ALL.len() {
             return write!(formatter, "with precision {}", precisions.join(", "));
         }
-        let trainers = self.trainers();
+        let trainers = self.names(
+            &TrainerKind::ALL,
+            |recipe, trainer| recipe.trainer = trainer,
+            TrainerKind::name,
+        );
         if !trainers.is_empty() && trainers.len() < TrainerKind::ALL.len() {
             return write!(formatter, "with trainer {}", trainers.join(", "));
         }
-        let mut recipe = Recipe::new("", DataSettings::default());
-        let mut with = |adapter| {
-            recipe.adapter = adapter;
-            let kinds = OptimizerKind::ALL.into_iter().filter(|kind| {
-                recipe.optimizer.kind = *kind;
-                (self.0)(&recipe)
-            });
-            kinds.map(OptimizerKind::name).collect::<Vec<_>>()
-        };
-        let of_adapters = with(Some(Default::default()));
-        let vectors: Vec<_> = with(None)
-            .into_iter()
-            .filter(|name| !of_adapters.contains(name))
-            .collect();
+        let of_adapters = self.names(
+            &OptimizerKind::ALL,
+            |recipe, kind| {
+                recipe.adapter = Some(Default::default());
+                recipe.optimizer.kind = kind;
+            },
+            OptimizerKind::name,
+        );
+        let mut vectors = self.names(
+            &OptimizerKind::ALL,
+            |recipe, kind| {
+                recipe.adapter = None;
+                recipe.optimizer.kind = kind;
+            },
+            OptimizerKind::name,
+        );
+        vectors.retain(|name| !of_adapters.contains(name));
         if of_adapters.is_empty() && vectors.is_empty() {
-            return write!(formatter, "with {}", self.schedules().join(", "));
+            let schedules = self.names(
+                &ScheduleKind::ALL,
+                |recipe, kind| recipe.schedule.kind = kind,
+                ScheduleKind::name,
+            );
+            return write!(formatter, "with {}", schedules.join(", "));
         }
         let others: Vec<_> = OptimizerKind::NAMES
             .into_iter()
@@ -197,31 +215,19 @@ impl fmt::Display for Circumstance {
 }
 
 impl Circumstance {
-    fn schedules(self) -> Vec<&'static str> {
+    /// Names of the kinds with which the usual recipe is one of these; `set` gives it a kind.
+    fn names<Kind: Copy>(
+        self,
+        kinds: &[Kind],
+        set: fn(&mut Recipe, Kind),
+        name: fn(Kind) -> &'static str,
+    ) -> Vec<&'static str> {
         let mut recipe = Recipe::new("", DataSettings::default());
-        let kinds = ScheduleKind::ALL.into_iter().filter(|kind| {
-            recipe.schedule.kind = *kind;
+        let found = kinds.iter().copied().filter(|kind| {
+            set(&mut recipe, *kind);
             (self.0)(&recipe)
         });
-        kinds.map(ScheduleKind::name).collect()
-    }
-
-    fn trainers(self) -> Vec<&'static str> {
-        let mut recipe = Recipe::new("", DataSettings::default());
-        let trainers = TrainerKind::ALL.into_iter().filter(|trainer| {
-            recipe.trainer = *trainer;
-            (self.0)(&recipe)
-        });
-        trainers.map(TrainerKind::name).collect()
-    }
-
-    fn precisions(self) -> Vec<&'static str> {
-        let mut recipe = Recipe::new("", DataSettings::default());
-        let precisions = Precision::ALL.into_iter().filter(|precision| {
-            recipe.precision = *precision;
-            (self.0)(&recipe)
-        });
-        precisions.map(Precision::name).collect()
+        found.map(name).collect()
     }
 }
 

@@ -163,6 +163,13 @@ mod tests {
         let precomputed: fn(&mut Recipe) = |recipe| recipe.reference = ReferencePass::Precomputed;
         assert_eq!(of(TrainerKind::Dpo, precomputed), (true, false));
         assert_eq!(of(TrainerKind::Orpo, precomputed), (false, false));
+        // The drift that KTO takes off is that of a moment's micro-batches.
+        let halves: fn(&mut Recipe) = |recipe| {
+            recipe.batch.micro_batch /= 2;
+            recipe.batch.devices *= 2;
+        };
+        assert_eq!(of(TrainerKind::Dpo, halves), (true, false));
+        assert_eq!(of(TrainerKind::Kto, halves), (true, true));
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub(super) const ROWS: &[SettingRow] = &[
     SettingRow {
         name: "dataloader_num_workers",
         field: "torch.dataloader_num_workers",
-        about: "Processes that read rows beside the trainer's; 0 reads as `prefetch_depth` says. Only with `backend: trl`.",
+        about: "Processes that read rows beside the trainer's; 0 reads as `prefetch_depth` says. Only with `backend: trl` or `unsloth`.",
         legal: Legal::Int {
             least: 0,
             most: MOST_WORKERS,

@@ -7,11 +7,19 @@ use super::super::token_writer::{Set, TokenWriter};
 use super::super::tokens::{RowKind, TokenRow, Width};
 use super::*;
 
+/// Tokens of the longest row.
+const LENGTH: usize = 16;
+
 /// Documents of the given lengths; every token of document i is i.
 fn documents(lengths: &[usize]) -> DocumentSet {
+    documents_from(0, lengths)
+}
+
+/// Documents of the given lengths; every token of document i is `first` + i.
+fn documents_from(first: usize, lengths: &[usize]) -> DocumentSet {
     let mut writer = TokenWriter::in_memory(Width::Two);
     for (index, length) in lengths.iter().enumerate() {
-        let ids = vec![index as u32; *length];
+        let ids = vec![(first + index) as u32; *length];
         let row = TokenRow {
             labels: ids.clone(),
             ids,
@@ -19,14 +27,14 @@ fn documents(lengths: &[usize]) -> DocumentSet {
         };
         writer.push(Set::Train, Some(row)).unwrap();
     }
-    DocumentSet::cut(&writer.into_tables().unwrap().train, LengthLimit::cutting(16))
+    DocumentSet::cut(&writer.into_tables().unwrap().train, LengthLimit::cutting(LENGTH))
 }
 
 fn source(lengths: &[usize], micro_batch: usize, gradient_accumulation: usize, packing: bool) -> BatchSource {
     let batch = BatchSettings {
         micro_batch,
         gradient_accumulation,
-        sequence_length: 16,
+        sequence_length: LENGTH,
         packing,
         ..Default::default()
     };
@@ -82,21 +90,8 @@ proptest! {
 
 /// Two sets with the given weights; tokens of the first are below 100, those of the second from 100 on.
 fn mixed(sets: [(&[usize], f64); 2], batch: &BatchSettings, seed: u64) -> BatchSource {
-    let of_set = |(number, (lengths, _)): (usize, &(&[usize], f64))| {
-        let mut writer = TokenWriter::in_memory(Width::Two);
-        for (index, length) in lengths.iter().enumerate() {
-            let ids = vec![(100 * number + index) as u32; *length];
-            let row = TokenRow {
-                labels: ids.clone(),
-                ids,
-                kind: RowKind::Whole,
-            };
-            writer.push(Set::Train, Some(row)).unwrap();
-        }
-        let limit = LengthLimit::cutting(batch.sequence_length);
-        DocumentSet::cut(&writer.into_tables().unwrap().train, limit)
-    };
-    let cut = sets.iter().enumerate().map(of_set).collect();
+    let [(first, _), (second, _)] = sets;
+    let cut = vec![documents_from(0, first), documents_from(100, second)];
     let weights = sets.iter().map(|(_, weight)| *weight).collect();
     let documents = DocumentSet::mixed(cut, Some(weights)).unwrap();
     BatchSource::new(documents, batch, RowOrder::Shuffled { seed }).unwrap()
@@ -118,7 +113,7 @@ proptest! {
                 gradient_accumulation,
                 devices,
                 sharding: peft_tune_core::recipe::Sharding::None,
-                sequence_length: 16,
+                sequence_length: LENGTH,
                 packing,
                 group_by_length,
                 prefetch_depth: 0,
@@ -142,7 +137,7 @@ proptest! {
     ) {
         let batch = BatchSettings {
             micro_batch: 10,
-            sequence_length: 16,
+            sequence_length: LENGTH,
             ..Default::default()
         };
         let source = mixed([(&first, weight), (&second, 1.0 - weight)], &batch, seed);
@@ -165,7 +160,7 @@ proptest! {
     ) {
         let batch = BatchSettings {
             micro_batch: 1,
-            sequence_length: 16,
+            sequence_length: LENGTH,
             packing,
             ..Default::default()
         };
@@ -181,7 +176,7 @@ proptest! {
 fn packed_rows_hold_documents_of_one_set() {
     let batch = BatchSettings {
         micro_batch: 1,
-        sequence_length: 16,
+        sequence_length: LENGTH,
         packing: true,
         ..Default::default()
     };
@@ -197,7 +192,7 @@ fn packed_rows_hold_documents_of_one_set() {
 fn what_a_mixture_costs_is_that_of_its_shares() {
     let batch = BatchSettings {
         micro_batch: 2,
-        sequence_length: 16,
+        sequence_length: LENGTH,
         ..Default::default()
     };
     let source = mixed([(&[2; 30], 0.9), (&[12; 30], 0.1)], &batch, 1);
@@ -214,7 +209,7 @@ fn what_a_mixture_costs_is_that_of_its_shares() {
 #[test]
 fn an_evaluation_takes_turns_among_the_sets() {
     let batch = BatchSettings {
-        sequence_length: 16,
+        sequence_length: LENGTH,
         ..Default::default()
     };
     let source = mixed([(&[2; 30], 0.9), (&[12; 10], 0.1)], &batch, 1);
@@ -242,7 +237,7 @@ proptest! {
             let batch = BatchSettings {
                 micro_batch,
                 gradient_accumulation,
-                sequence_length: 16,
+                sequence_length: LENGTH,
                 group_by_length: true,
                 ..Default::default()
             };
@@ -267,7 +262,7 @@ fn grouping_puts_rows_of_similar_length_into_a_step() {
     let spread = |group_by_length| {
         let batch = BatchSettings {
             micro_batch: 8,
-            sequence_length: 16,
+            sequence_length: LENGTH,
             group_by_length,
             ..Default::default()
         };
@@ -294,7 +289,7 @@ fn file_order_is_kept() {
     let batch = BatchSettings {
         micro_batch: 2,
         gradient_accumulation: 1,
-        sequence_length: 16,
+        sequence_length: LENGTH,
         ..Default::default()
     };
     let source = BatchSource::new(documents(&[2; 3]), &batch, RowOrder::File).unwrap();

@@ -3,7 +3,9 @@
 use candle_core::{DType, Result};
 
 use super::expert_offsets::Offsets;
-use super::matmul::{self, Order};
+use super::matmul;
+use super::product_call::{Order, in_bytes, plain_call};
+use super::product_work;
 use super::{Parameter, Tensor, bytes, storage};
 use crate::span::{Shape, Work, op};
 use crate::tensor::PaperTensor;
@@ -107,7 +109,7 @@ pub(in crate::model) fn tn_add(a: &Tensor, b: &Tensor, offsets: &Offsets, alpha:
     });
     if let (Some(paper), Offsets::Paper(offsets)) = (a.paper(), offsets) {
         let ((tokens, rows), (_, columns)) = (a.dims2()?, b.dims2()?);
-        let call = matmul::plain_call(a, Form::Tn, [rows, columns, tokens]);
+        let call = plain_call(a, Form::Tn, [rows, columns, tokens]);
         run_on_paper(paper, &offsets.of_experts, &call, Module::Adapters, Right::Adapter);
         return Ok(());
     }
@@ -123,7 +125,7 @@ pub(in crate::model) fn tn_add_each(
 ) -> Result<()> {
     if let (Some(paper), Offsets::Paper(offsets)) = (a.paper(), offsets) {
         let ((tokens, rows), (_, columns)) = (a.dims2()?, b.dims2()?);
-        let call = matmul::plain_call(a, Form::Tn, [rows, columns, tokens]);
+        let call = plain_call(a, Form::Tn, [rows, columns, tokens]);
         let (ledger, rows, mut spike) = (paper.ledger(), &offsets.of_experts, 0);
         ledger.threads(|kept| spike = rows.keep_one_by_one(&call, kept, ledger.host()));
         ledger.spike(MemoryCategory::Scratch, spike);
@@ -163,9 +165,9 @@ fn sum_on_paper(terms: &[GroupTerm<'_>], offsets: &ExpertRows, base: usize, orde
         adapter_depth: of_adapters.iter().sum(),
         longest_term: of_weights.iter().copied().max().unwrap_or(0),
         quantized: matches!(weight, Some(Factor::QuantizedMatrix(_))),
-        in_bytes: weight.is_some_and(|weight| matmul::in_bytes(weight, order)),
+        in_bytes: weight.is_some_and(|weight| in_bytes(weight, order)),
         converted: terms.iter().map(|term| term.w.converted(x.dtype())).sum(),
-        ..matmul::plain_call(first.x, form, [offsets.rows, columns, of_weights.iter().sum()])
+        ..plain_call(first.x, form, [offsets.rows, columns, of_weights.iter().sum()])
     };
     let result = x.fresh((offsets.rows, columns), x.dtype());
     let right = if weight.is_some() {
@@ -225,7 +227,7 @@ fn weight(factors: &GroupFactors<'_>, offsets: &Offsets, order: Order) -> Option
             (rows * columns * tensor.dtype().size_in_bytes()) as u64,
             storage(tensor.dtype()),
         ),
-        GroupFactors::Each(factors) => matmul::weight(factors.first()?, order),
+        GroupFactors::Each(factors) => product_work::weight(factors.first()?, order),
     };
     Some((rows, columns, offsets.used() * bytes, kind))
 }

@@ -17,9 +17,13 @@ pub(super) mod loss_head;
 pub(super) mod matmul;
 mod passed;
 mod pointwise;
+mod product_call;
+mod product_work;
+mod products_on_paper;
 pub(super) mod routing;
 mod row_norms;
 pub(super) mod sigmoid;
+mod terms;
 
 pub(super) use documents::Documents;
 pub(super) use pointwise::{

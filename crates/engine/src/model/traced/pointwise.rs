@@ -4,8 +4,8 @@ use candle_core::{DType, Result};
 
 use super::expert_offsets::Offsets;
 use super::kernel::{Argument, Measured, Outcome};
-use super::matmul::product_on_paper;
 use super::passed::{Apart, Passed, RunOnPaper, moving, over, over_both};
+use super::products_on_paper::product_on_paper;
 use super::{NormParts, Parameter, Tensor, bytes, pass};
 use crate::span::{Work, op};
 use crate::tensor::PaperTensor;

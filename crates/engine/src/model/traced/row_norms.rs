@@ -3,6 +3,7 @@
 use candle_core::{DType, Result};
 
 use super::kernel::Argument;
+use super::products_on_paper::product_on_paper;
 use super::{Parameter, Tensor, bytes, matmul, pass};
 use crate::span::Work;
 use crate::tensor;
@@ -55,7 +56,7 @@ impl NormParts<'_> {
         let ledger = projected.ledger();
         let (outputs, rank) = self.b.dims2()?;
         if ledger.host().memory() == Memory::Device {
-            matmul::product_on_paper(projected, [outputs, rank, rank]);
+            product_on_paper(projected, [outputs, rank, rank]);
             return Ok(());
         }
         let _along = projected.fresh(outputs, DType::F32);

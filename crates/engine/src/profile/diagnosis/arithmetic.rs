@@ -2,7 +2,7 @@
 
 use super::evidence::percent;
 use super::products::{LEAST_SHARE, REACHABLE, SLOW, is_coded, more_tokens};
-use super::{Change, Evidence, Finding, Gain, Rule, gpu};
+use super::{Change, Evidence, FasterType, Finding, Gain, RankLoss, Rule, gpu};
 use peft_tune_core::recipe::Precision;
 
 /// Part of the step that adapters may take.
@@ -95,16 +95,15 @@ pub(super) fn rank_too_high(evidence: &Evidence<'_>) -> Option<Finding> {
     if cost.share <= MOST_ADAPTER || rank < 2 {
         return None;
     }
-    let loss = |of: usize| evidence.losses_by_rank.iter().find(|(rank, _)| *rank == of);
-    let own = loss(rank).map(|(_, loss)| *loss);
-    let lower = evidence
-        .losses_by_rank
+    let trials = evidence.losses_by_rank;
+    let own = trials.iter().find(|trial| trial.rank == rank).map(|trial| trial.loss);
+    let lower = trials
         .iter()
-        .filter(|(other, loss)| *other < rank && own.is_some_and(|own| *loss <= own * (1.0 + SAME_LOSS)));
-    let (target, what_is_known) = match lower.min_by_key(|(rank, _)| *rank) {
-        Some((lower, loss)) => (*lower, format!("; rank {lower} reached a loss of {loss:.4} as well")),
+        .filter(|trial| trial.rank < rank && own.is_some_and(|own| trial.loss <= own * (1.0 + SAME_LOSS)));
+    let (target, what_is_known) = match lower.min_by_key(|trial| trial.rank) {
+        Some(RankLoss { rank: lower, loss }) => (*lower, format!("; rank {lower} reached a loss of {loss:.4} as well")),
         // A known gain is worth its cost.
-        None if own.is_some() && evidence.losses_by_rank.iter().any(|(other, _)| *other < rank) => return None,
+        None if own.is_some() && trials.iter().any(|trial| trial.rank < rank) => return None,
         None => (
             rank / 2,
             "; no trial has shown yet whether its loss is worth that".to_owned(),
@@ -130,14 +129,9 @@ pub(super) fn rank_too_high(evidence: &Evidence<'_>) -> Option<Finding> {
 
 pub(super) fn slow_number_type(evidence: &Evidence<'_>) -> Option<Finding> {
     let profile = evidence.profile;
-    let (faster, times) = evidence.faster_type.filter(|(_, times)| *times >= 1.2)?;
+    let FasterType { precision, times } = evidence.faster_type.filter(|faster| faster.times >= 1.2)?;
     let share: f64 = evidence.products().map(|op| op.share).sum();
-    let precision = match faster {
-        "bf16" => Precision::Bf16,
-        "f16" => Precision::Fp16,
-        _ => return None,
-    };
-    if share < 2.0 * LEAST_SHARE || profile.setting.compute_dtype == faster {
+    if share < 2.0 * LEAST_SHARE || profile.setting.compute_dtype == precision.name() {
         return None;
     }
     let change = Change::Precision(precision);
@@ -147,9 +141,10 @@ pub(super) fn slow_number_type(evidence: &Evidence<'_>) -> Option<Finding> {
     Some(Finding {
         rule: Rule::SlowNumberType,
         evidence: format!(
-            "products in {} take {} of the step; this device multiplies {faster} {times:.1} times as fast",
+            "products in {} take {} of the step; this device multiplies {} {times:.1} times as fast",
             profile.setting.compute_dtype,
-            percent(share)
+            percent(share),
+            precision.name()
         ),
         change,
         gain: Some(gain),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::profile::measure::named;
+use crate::profile::variant_name::named;
 use peft_tune_core::recipe::{
     ActivationQuantization, AttentionImplementation, Checkpointing, OptimizerKind, OptimizerOffload, Precision,
     PrecisionSchedule, Recipe, WeightSparsity,

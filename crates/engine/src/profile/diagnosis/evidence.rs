@@ -2,7 +2,7 @@
 
 use super::{Change, Gain, Metric, PredictedBy};
 use crate::profile::{OpTime, Profile};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{Precision, Recipe};
 
 /// Tells what a setting would cost.
 pub trait Oracle {
@@ -30,10 +30,26 @@ pub struct Evidence<'a> {
     pub profile: &'a Profile,
     pub recipe: &'a Recipe,
     pub oracle: &'a dyn Oracle,
-    /// A number type that this device multiplies faster than the profile's: its name and how many times as fast.
-    pub faster_type: Option<(&'a str, f64)>,
-    /// Held-out losses of trials that differ in their rank alone: (rank, loss in nats).
-    pub losses_by_rank: &'a [(usize, f64)],
+    /// A number type that this device multiplies faster than the profile's.
+    pub faster_type: Option<FasterType>,
+    /// Trials that differ in their rank alone.
+    pub losses_by_rank: &'a [RankLoss],
+}
+
+/// A number type that a device multiplies faster than another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FasterType {
+    /// Precision that computes in it.
+    pub precision: Precision,
+    /// Products in the time of one in the other type.
+    pub times: f64,
+}
+
+/// Held-out loss that a training with an adapter of some rank came to, in nats.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RankLoss {
+    pub rank: usize,
+    pub loss: f64,
 }
 
 impl Evidence<'_> {

@@ -8,7 +8,7 @@ use crate::profile::Profile;
 /// The rules by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[derive(strum::IntoStaticStr)]
+#[derive(strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Rule {
     /// The step waits for data.
@@ -45,13 +45,12 @@ pub enum Rule {
     RankTooHigh,
     /// The device multiplies another number type faster.
     SlowNumberType,
+    /// Evaluating takes a large part of the training.
     EvaluatesTooOften,
     /// Writing steps down takes time that they could run in.
     LogsTooOften,
     /// PyTorch's attention keeps all scores in memory.
     EagerAttention,
-    /// Products of PyTorch run in kernels that leave a GPU's tensor cores alone.
-    NoTensorCores,
     /// PyTorch's update of few parameters takes a large part of the step.
     SlowUpdates,
     /// The device lowered its clock.
@@ -61,6 +60,9 @@ pub enum Rule {
 }
 
 impl Rule {
+    /// All rules.
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
     /// Name of the rule in tables and the database.
     pub fn name(self) -> &'static str {
         self.into()

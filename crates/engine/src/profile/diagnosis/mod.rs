@@ -23,14 +23,14 @@ mod tuning;
 mod verify;
 
 pub use change::Change;
-pub use evidence::{Cost, Evidence, Oracle};
+pub use evidence::{Cost, Evidence, FasterType, Oracle, RankLoss};
 pub use finding::{Finding, Gain, Metric, PredictedBy, Rule, Verified};
 pub use model::ModelOracle;
 pub use tuning::{Altering, Outcome, Ratio, Tried, Tuning, TuningBench, is_promising, tune};
 pub use verify::{Rerun, verify};
 
 /// All rules: a rule finds at most one thing.
-const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 23] = [
+const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 22] = [
     batching::data_bound,
     batching::short_rows,
     batching::small_micro_batch,
@@ -50,7 +50,6 @@ const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 23] = [
     schedule::evaluates_too_often,
     schedule::logs_too_often,
     torch::eager_attention,
-    torch::no_tensor_cores,
     torch::slow_updates,
     machine::throttled,
     machine::noisy_neighbour,

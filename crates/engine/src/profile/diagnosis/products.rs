@@ -3,7 +3,7 @@
 use super::Change;
 use crate::profile::Profile;
 
-/// Part of the step from which an op counts.
+/// Part of the step from which ops count.
 pub(super) const LEAST_SHARE: f64 = 0.1;
 /// Part of the roofline below which an op is slow, and what it might reach.
 pub(super) const SLOW: f64 = 0.4;

@@ -14,8 +14,8 @@ use peft_tune_core::recipe::{Checkpointing, DataSettings, OptimizerKind, Precisi
 pub(super) struct Case {
     pub(super) profile: Profile,
     pub(super) recipe: Recipe,
-    faster_type: Option<(&'static str, f64)>,
-    losses: Vec<(usize, f64)>,
+    faster_type: Option<FasterType>,
+    losses: Vec<RankLoss>,
 }
 
 impl Case {
@@ -75,6 +75,12 @@ impl Case {
     pub(super) fn samples(&mut self, sample: impl Fn(usize) -> DeviceSample) {
         self.profile.samples = (0..20).map(sample).collect();
     }
+}
+
+/// A device that multiplies bf16 so many times as fast as another type.
+fn faster(times: f64) -> Option<FasterType> {
+    let precision = Precision::Bf16;
+    Some(FasterType { precision, times })
 }
 
 #[test]
@@ -261,12 +267,13 @@ fn a_rank_is_too_high_where_a_lower_one_learns_as_much() {
     };
     case.profile.adapter = Some(costs(0.3));
     assert_eq!(case.finds(Rule::RankTooHigh).change, Change::Rank(8));
-    case.losses = vec![(4, 2.001), (8, 2.0), (16, 2.0)];
+    let losses = |all: [(usize, f64); 3]| all.map(|(rank, loss)| RankLoss { rank, loss }).to_vec();
+    case.losses = losses([(4, 2.001), (8, 2.0), (16, 2.0)]);
     let finding = case.finds(Rule::RankTooHigh);
     assert_eq!(finding.change, Change::Rank(4));
     assert!(finding.evidence.contains("2.0010"), "{}", finding.evidence);
     // The higher rank is worth it.
-    case.losses = vec![(4, 2.4), (8, 2.3), (16, 2.0)];
+    case.losses = losses([(4, 2.4), (8, 2.3), (16, 2.0)]);
     case.misses(Rule::RankTooHigh);
     case.losses.clear();
     case.profile.adapter = Some(costs(0.05));
@@ -277,10 +284,10 @@ fn a_rank_is_too_high_where_a_lower_one_learns_as_much() {
 fn a_faster_number_type_is_proposed_where_products_rule() {
     let mut case = Case::sound();
     case.profile.setting.compute_dtype = "f32".to_owned();
-    case.faster_type = Some(("bf16", 2.0));
+    case.faster_type = faster(2.0);
     let finding = case.finds(Rule::SlowNumberType);
     assert_eq!(finding.change, Change::Precision(Precision::Bf16));
-    case.faster_type = Some(("bf16", 1.05));
+    case.faster_type = faster(1.05);
     case.misses(Rule::SlowNumberType);
 }
 
@@ -496,7 +503,7 @@ fn cases_that_predict_can_price() -> Vec<(Rule, Case)> {
         of(Rule::SlowNumberType, &|case| {
             case.recipe.precision = Precision::Fp32;
             case.profile.setting.compute_dtype = "f32".to_owned();
-            case.faster_type = Some(("bf16", 2.0));
+            case.faster_type = faster(2.0);
         }),
     ]
 }

@@ -46,6 +46,15 @@ impl Activity {
     }
 }
 
+/// Calls of one function of the driver.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FunctionCalls {
+    pub name: String,
+    pub count: u64,
+    /// Seconds in all of them.
+    pub seconds: f64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

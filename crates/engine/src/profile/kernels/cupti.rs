@@ -9,8 +9,8 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::Activity;
 use super::record::{self, CALL, COPY, DRIVER_DOMAIN, FILL, KERNEL};
+use super::{Activity, FunctionCalls};
 use crate::profile::LibraryFolders;
 
 const LIBRARY: &str = "libcupti.so";
@@ -127,8 +127,8 @@ impl Collector {
             .check("cuptiActivityEnable", unsafe { (self.library.enable)(CALL) })
     }
 
-    /// The driver's calls since [`Collector::count_calls`]: function, how often, seconds.
-    pub fn take_calls(&self) -> Result<Vec<(String, u64, f64)>, CuptiError> {
+    /// The driver's calls since [`Collector::count_calls`], by function.
+    pub fn take_calls(&self) -> Result<Vec<FunctionCalls>, CuptiError> {
         // SAFETY: as for `take`.
         let flushed = unsafe { (self.library.flush_all)(FLUSH_FORCED) };
         // SAFETY: as for `count_calls`.
@@ -136,11 +136,13 @@ impl Collector {
         let counted = calls().take().unwrap_or_default();
         self.library.check("cuptiActivityFlushAll", flushed)?;
         self.library.check("cuptiActivityDisable", stopped)?;
-        let named = |(function, (count, nanoseconds)): (u32, (u64, u64))| {
-            (self.library.name_of_call(function), count, nanoseconds as f64 / 1e9)
+        let named = |(function, (count, nanoseconds)): (u32, (u64, u64))| FunctionCalls {
+            name: self.library.name_of_call(function),
+            count,
+            seconds: nanoseconds as f64 / 1e9,
         };
         let mut named: Vec<_> = counted.into_iter().map(named).collect();
-        named.sort_by(|a, b| a.0.cmp(&b.0));
+        named.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(named)
     }
 
@@ -409,7 +411,12 @@ mod tests {
         assert_eq!(collector.take_calls().unwrap(), []);
         collector.count_calls().unwrap();
         let counted = collector.take_calls().unwrap();
-        assert_eq!(counted, [("cuLaunchKernel".to_owned(), 1, 500e-9)]);
+        let launched = FunctionCalls {
+            name: "cuLaunchKernel".to_owned(),
+            count: 1,
+            seconds: 500e-9,
+        };
+        assert_eq!(counted, [launched]);
         assert_eq!(collector.take_calls().unwrap(), []);
         let library = collector.library;
         drop(collector);

@@ -8,6 +8,6 @@ mod cupti;
 mod record;
 mod timeline;
 
-pub use activity::{Activity, ActivityKind};
+pub use activity::{Activity, ActivityKind, FunctionCalls};
 pub use cupti::{Collector, CuptiError};
 pub use timeline::{DriverCalls, GpuTimeline, KernelTime};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Activity, ActivityKind};
+use super::{Activity, ActivityKind, FunctionCalls};
 use crate::span::SpanTree;
 
 /// Gaps shorter than this are the GPU's own way from one kernel to the next.
@@ -60,11 +60,11 @@ pub struct DriverCalls {
 }
 
 impl DriverCalls {
-    /// The means of `steps` steps, from each function's name, calls and seconds.
-    pub(in crate::profile) fn new(calls: &[(String, u64, f64)], steps: u64) -> Self {
+    /// The means of `steps` steps.
+    pub(in crate::profile) fn new(calls: &[FunctionCalls], steps: u64) -> Self {
         let mut sums = Self::default();
         let steps = steps.max(1) as f64;
-        for (name, count, seconds) in calls {
+        for FunctionCalls { name, count, seconds } in calls {
             let count = *count as f64 / steps;
             // `cuMemAllocAsync`, `cuMemAllocFromPoolAsync`, `cuMemcpyHtoDAsync_v2`, `cuStreamSynchronize` ...
             if name.contains("Synchronize") {
@@ -351,10 +351,11 @@ mod tests {
             ("cuStreamSynchronize", 4, 0.5),
             ("cuCtxSetCurrent", 900, 1e-4),
         ];
-        let calls: Vec<_> = calls
-            .iter()
-            .map(|(name, count, s)| ((*name).to_owned(), *count, *s))
-            .collect();
+        let calls = calls.map(|(name, count, seconds)| FunctionCalls {
+            name: name.to_owned(),
+            count,
+            seconds,
+        });
         let step = DriverCalls::new(&calls, 2);
         assert_eq!((step.launches, step.allocations), (400.0, 250.0));
         assert_eq!((step.waits, step.copies, step.graph_launches), (2.0, 20.0, 1.0));

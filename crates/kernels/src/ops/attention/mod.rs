@@ -23,10 +23,11 @@
 
 mod backward;
 mod block;
-mod documents;
+pub(in crate::ops) mod documents;
 mod forward;
 pub mod reference;
-mod settings;
+pub(in crate::ops) mod saved;
+pub(in crate::ops) mod settings;
 mod softmax;
 
 #[cfg(test)]
@@ -34,6 +35,7 @@ mod tests;
 
 pub(super) use block::{Rows, Shared, gather};
 pub use documents::Documents;
+pub use saved::Saved;
 pub use settings::Settings;
 
 pub use super::cuda::attention::{Form, Probe, ProbeError, backward_by, forward_by, probe_apart_by};
@@ -86,16 +88,6 @@ fn is_square(q: &Tensor, v: &Tensor) -> Result<bool> {
     Ok(q.dim(2)? == v.dim(2)?)
 }
 
-/// Tensors that the forward took and gave, for [`backward`].
-#[derive(Clone, Copy, Debug)]
-pub struct Saved<'a> {
-    pub q: &'a Tensor,
-    pub k: &'a Tensor,
-    pub v: &'a Tensor,
-    pub o: &'a Tensor,
-    pub lse: &'a Tensor,
-}
-
 /// Gradients with respect to (q, k, v), from the gradient `d_o` (T, Hq, dv) of the result.
 pub fn backward<'a>(
     saved: Saved<'_>,
@@ -141,10 +133,10 @@ pub fn both_passes(
     offsets: &[u32],
     settings: &Settings,
 ) -> Result<[Tensor; 5]> {
-    let (o, lse) = match form {
-        Some(form) => forward_by(form, [q, k, v], offsets.into(), settings)?,
-        None => forward(q, k, v, offsets, settings)?,
-    };
+    if let Some(form) = form {
+        return cuda::attention::both_passes_by(form, [q, k, v, d_o], offsets, settings);
+    }
+    let (o, lse) = forward(q, k, v, offsets, settings)?;
     let saved = Saved {
         q,
         k,
@@ -152,9 +144,6 @@ pub fn both_passes(
         o: &o,
         lse: &lse,
     };
-    let (dq, dk, dv) = match form {
-        Some(form) => backward_by(form, saved, d_o, offsets.into(), settings)?,
-        None => backward(saved, d_o, offsets, settings)?,
-    };
+    let (dq, dk, dv) = backward(saved, d_o, offsets, settings)?;
     Ok([o, lse, dq, dk, dv])
 }

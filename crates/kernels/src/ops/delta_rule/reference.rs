@@ -1,6 +1,7 @@
 //! The op in plain candle ops: token by token, with autograd for the gradients.
 
-use super::{EPSILON, Gradients, Inputs};
+use super::inputs::{Gradients, Inputs};
+use super::unit_rows::EPSILON;
 use crate::kernel_form::widen;
 use candle_core::{D, Result, Tensor, Var};
 

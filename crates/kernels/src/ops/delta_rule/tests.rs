@@ -1,4 +1,5 @@
 use super::super::oracle::{assert_close, error, random, rounded};
+use super::unit_rows::EPSILON;
 use super::*;
 use candle_core::{DType, Device};
 

@@ -4,31 +4,19 @@
 //! The logits and their gradient share one buffer, which all chunks reuse. Where the compute dtype is BF16 and the
 //! processor multiplies pairs of it, the gradient is rounded to BF16 within that buffer (PyTorch rounds it too).
 
+use super::head::{Head, element_values};
 use super::{Output, Settings};
 use super::{softmax, streamed};
 use crate::ops::element::Element;
 use crate::ops::matmul::Guard;
 use crate::ops::matmul::engine;
-use crate::ops::matmul::engine::multiplies_pairs;
-use crate::ops::matmul::operand::{Old, Order, Product, Result as Target, Side, Values};
+use crate::ops::matmul::operand::{Old, Product, Result as Target, Side};
+use crate::ops::matmul::order::Order;
+use crate::ops::matmul::terms::multiplies_pairs;
 use crate::ops::storage::{Elements, Unwritten, update};
 use crate::thread_pool;
 use candle_core::{DType, Device, Result, Tensor};
-use half::bf16;
 use peft_tune_core::plan::even_chunks;
-use std::mem::MaybeUninit;
-use std::ops::Range;
-
-/// Inputs that every chunk reads.
-pub(super) struct Head<'a> {
-    /// (V, H).
-    weight: Values<'a>,
-    pub vocabulary: usize,
-    pub width: usize,
-    pub settings: &'a Settings,
-    /// Whether gradients of logits are multiplied as BF16.
-    pub pairs: bool,
-}
 
 /// Loss of one chunk.
 #[derive(Default)]
@@ -98,64 +86,6 @@ pub(super) fn forward<T: Element>(
 }
 
 impl Head<'_> {
-    /// Bound of the logits; infinite for none.
-    pub(super) fn cap(&self) -> f32 {
-        self.settings.soft_cap.map_or(f32::INFINITY, |cap| cap as f32)
-    }
-
-    /// Range of the row of a position.
-    pub(super) fn place(&self, position: u32) -> Range<usize> {
-        let position = position as usize;
-        position * self.width..(position + 1) * self.width
-    }
-
-    /// Copies the rows of `positions` to `inputs`, which have nothing else then.
-    pub(super) fn gather<T: Element>(&self, values: &[T], positions: &[u32], inputs: &mut Vec<T>) {
-        inputs.clear();
-        for position in positions {
-            inputs.extend_from_slice(&values[self.place(*position)]);
-        }
-    }
-
-    /// Rows of the weight.
-    fn rows(&self, rows: Range<usize>) -> Values<'_> {
-        let place = rows.start * self.width..rows.end * self.width;
-        match self.weight {
-            Values::F32(weight) => Values::F32(&weight[place]),
-            Values::Bf16(weight) => Values::Bf16(&weight[place]),
-            Values::F16(weight) => Values::F16(&weight[place]),
-        }
-    }
-
-    /// inputs (n, H) times the transpose of the rows `group` of the weight, into the first of the places.
-    pub(super) fn logits<'a, T: Element>(
-        &self,
-        inputs: &[T],
-        group: Range<usize>,
-        logits: &'a mut [MaybeUninit<f32>],
-    ) -> &'a mut [f32] {
-        let size = (inputs.len() / self.width.max(1), group.len());
-        let logits = &mut logits[..size.0 * size.1];
-        let product = Product {
-            left: element_values(inputs),
-            side: Side::Straight,
-            stride: self.width,
-            right: self
-                .rows(group)
-                .right(Order::Transposed, (size.1, self.width), self.width, 1.0),
-        };
-        // SAFETY: the logits have a row for each input.
-        unsafe {
-            engine::multiply(
-                &[product],
-                size,
-                Target::store(logits.as_mut_ptr().cast::<f32>(), size.1),
-            )
-        };
-        // SAFETY: the product has written all of them.
-        unsafe { logits.assume_init_mut() }
-    }
-
     /// Adds up the losses of a chunk, and turns its logits into the gradient of `scale` times their sum.
     fn losses(&self, positions: &[u32], targets: &[i64], logits: &mut [f32], scale: f32, sums: &mut Sums) {
         let cap = self.cap();
@@ -175,16 +105,6 @@ impl Head<'_> {
         }
     }
 
-    /// The gradient of rows of `columns` logits as a left operand, and the values from one row to the next.
-    fn d_logits<'a>(&self, d_logits: &'a [f32], columns: usize) -> (Values<'a>, usize) {
-        if !self.pairs {
-            return (Values::F32(d_logits), columns);
-        }
-        // SAFETY: two BF16 values take the place of one F32 value, and any bits are valid for them.
-        let narrow = unsafe { std::slice::from_raw_parts(d_logits.as_ptr().cast::<bf16>(), 2 * d_logits.len()) };
-        (Values::Bf16(narrow), 2 * columns)
-    }
-
     /// Takes each row's gradient at its target out of d_logits: (target, gradient). It is larger than all others, often a thousand
     /// times, and a product of F32 on AMX is as exact as the largest value of a row allows.
     fn take_targets(&self, positions: &[u32], targets: &[i64], d_logits: &mut [f32]) -> Vec<(usize, f32)> {
@@ -194,41 +114,6 @@ impl Head<'_> {
             (target, std::mem::take(&mut row[target]))
         })
         .collect()
-    }
-
-    /// row = factors[0] row + factors[1] times the row `token` of the weight.
-    pub(super) fn add_weight<T: Element>(&self, row: &mut [T], factors: [f32; 2], token: usize) {
-        fn add<T: Element, W: Element>(row: &mut [T], factors: [f32; 2], weight: &[W]) {
-            for (value, weight) in row.iter_mut().zip(weight) {
-                *value = T::narrow(factors[0] * value.widen() + factors[1] * weight.widen());
-            }
-        }
-        match self.rows(token..token + 1) {
-            Values::F32(weight) => add(row, factors, weight),
-            Values::Bf16(weight) => add(row, factors, weight),
-            Values::F16(weight) => add(row, factors, weight),
-        }
-    }
-
-    /// d_logits (n, group) times the rows `group` of the weight, for the first rows of `d_inputs`.
-    pub(super) fn d_inputs<O: Element>(&self, d_logits: &[f32], group: Range<usize>, d_inputs: &mut [O], old: Old<O>) {
-        let (left, stride) = self.d_logits(d_logits, group.len());
-        let size = (d_logits.len() / group.len().max(1), self.width);
-        let product = Product {
-            left,
-            side: Side::Straight,
-            stride,
-            right: self
-                .rows(group.clone())
-                .right(Order::Straight, (self.width, group.len()), self.width, 1.0),
-        };
-        let target = Target {
-            start: d_inputs[..size.0 * size.1].as_mut_ptr(),
-            stride: self.width,
-            old,
-        };
-        // SAFETY: there is a row of d_inputs for each row of logits.
-        unsafe { engine::multiply(&[product], size, target) };
     }
 
     /// Adds the transpose of d_logits (n, V) times inputs (n, H) to `into` (V, H).
@@ -249,18 +134,5 @@ impl Head<'_> {
         };
         // SAFETY: the gradient has (vocabulary, width).
         unsafe { engine::multiply(&[product], (self.vocabulary, self.width), target) };
-    }
-}
-
-/// A slice of elements as the values of an operand.
-fn element_values<T: Element>(values: &[T]) -> Values<'_> {
-    let (start, len) = (values.as_ptr(), values.len());
-    // SAFETY: each dtype stands for exactly one element type.
-    unsafe {
-        match T::DTYPE {
-            DType::BF16 => Values::Bf16(std::slice::from_raw_parts(start.cast(), len)),
-            DType::F16 => Values::F16(std::slice::from_raw_parts(start.cast(), len)),
-            _ => Values::F32(std::slice::from_raw_parts(start.cast(), len)),
-        }
     }
 }

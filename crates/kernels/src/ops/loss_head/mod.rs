@@ -13,6 +13,7 @@
 //! in place in the chunk; d_hidden = dz weight, d_weight += dz^T hidden. Positions without target cost nothing.
 
 mod fused;
+mod head;
 pub mod reference;
 mod settings;
 mod softmax;

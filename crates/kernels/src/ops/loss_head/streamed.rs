@@ -6,7 +6,7 @@
 //! (exp(z_target - m) / s - 1) (1 - (z_target / c)^2) weight_target). The target is apart because its term is often a thousand times the
 //! others, and a product of F32 on AMX is as exact as the largest value of a row allows.
 
-use super::fused::Head;
+use super::head::Head;
 use super::settings::target_positions;
 use super::softmax::{self, Row};
 use super::{Output, Settings, Sums};

@@ -3,8 +3,9 @@
 use candle_core::{DType, Result, Tensor};
 use peft_tune_core::plan::products::adapted_product;
 
-use super::operand::Order;
-use super::quantized::{Factor, QuantizedMatrix};
+use super::factor::Factor;
+use super::order::Order;
+use super::quantized_matrix::QuantizedMatrix;
 use crate::gpu;
 use crate::ops::cuda;
 use crate::ops::shape;

@@ -4,12 +4,13 @@
 //! the multiply-add and loads two vectors and six broadcasts for 12 instructions; the micro-panel of a KC block streams from
 //! the second-level cache at 11 bytes a cycle.
 
-use super::blocked::Operand;
 use super::instructions::Instructions;
-use super::operand::{Left, Old, Order, Result, Source};
+use super::operand::{Left, Old, Result, Source};
+use super::order::Order;
 use super::pack;
-use super::thin::{self, Block, Factors};
+use super::thin_tile::{self, Block, Factors};
 use super::tile::{Begin, LANES, Line, PanelProduct, Unit};
+use super::unit_operand::Operand;
 use crate::ops::element::Element;
 use candle_core::DType;
 use core::arch::x86_64::*;
@@ -89,7 +90,7 @@ impl Instructions for Avx2 {
 
     /// Two rows of the tile at a time; the block stays in the first-level cache.
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn add_thin<X: Element>(factors: &[Factors], block: Block<'_, X>, tile: &mut [f32; thin::TILE]) {
+    unsafe fn add_thin<X: Element>(factors: &[Factors], block: Block<'_, X>, tile: &mut [f32; thin_tile::TILE]) {
         let columns = block.columns.min(COLUMNS);
         for (pair, tile) in tile.as_chunks_mut::<{ 2 * COLUMNS }>().0.iter_mut().enumerate() {
             let mut sums = [[_mm256_setzero_ps(); COLUMNS / WIDTH]; 2];

@@ -13,33 +13,15 @@ use super::operand::{Old, Result, Right, Side, Term};
 use super::pack;
 use super::quantized;
 use super::tile::{Begin, Line, MrPanel, PanelProduct, TILE, Unit};
+use super::unit_operand::Operand;
 use super::widened::widen_row;
 use crate::ops::element::Element;
 use crate::ops::scratch::{grow, resize};
 use crate::thread_pool;
-use half::{bf16, f16};
 use peft_tune_core::plan::products::{KC_UNITS, LANES, MAX_TERMS};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
-
-/// Values that units are made of.
-pub(super) trait Operand: Element {
-    /// The unit that they are made into where there are instructions for it.
-    const UNIT: Unit;
-}
-
-impl Operand for f32 {
-    const UNIT: Unit = Unit::Single;
-}
-
-impl Operand for bf16 {
-    const UNIT: Unit = Unit::Pair;
-}
-
-impl Operand for f16 {
-    const UNIT: Unit = Unit::Single;
-}
 
 /// Memory that a thread keeps from one task to the next.
 #[derive(Default)]

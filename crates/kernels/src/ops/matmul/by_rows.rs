@@ -14,11 +14,12 @@ use std::ops::Range;
 use candle_core::{Result, Tensor};
 use peft_tune_core::plan::products::MAX_TERMS;
 
-use super::Term;
 use super::engine;
 use super::linear::{check, fresh, guards, hold, products, size};
-use super::operand::Order;
+use super::order::Order;
 use super::reference;
+use super::segments::segments;
+use super::term::Term;
 use crate::gpu;
 use crate::ops::cuda;
 use crate::ops::element::with_element;
@@ -113,22 +114,6 @@ fn check_own(shared: &[Term<'_>], own: &[RowTerms<'_>], order: Order) -> Result<
         }
     }
     Ok(())
-}
-
-/// Every row in one of the ranges: those of `own` by their number, and what lies between them.
-pub(super) fn segments<'a>(
-    own: impl Iterator<Item = &'a Range<usize>>,
-    rows: usize,
-) -> Vec<(Option<usize>, Range<usize>)> {
-    let (mut segments, mut end) = (Vec::new(), 0);
-    for (number, range) in own.enumerate() {
-        segments.push((None, end..range.start));
-        segments.push((Some(number), range.clone()));
-        end = range.end;
-    }
-    segments.push((None, end..rows));
-    segments.retain(|(_, range)| !range.is_empty());
-    segments
 }
 
 /// One range after the other, in plain candle ops.

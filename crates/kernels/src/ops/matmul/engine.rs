@@ -1,26 +1,19 @@
 //! Choice of the engine that computes a sum of products, given the dtypes and the processor.
 
-use super::by_rows::segments;
+use super::operand::{Product, Result, Term, Values};
+use super::segments::segments;
 #[cfg(target_arch = "x86_64")]
-use super::operand::Side;
-use super::operand::{Left, Product, Result, Term, Values};
+use super::terms::{pairs, terms_of};
+use super::terms::{wide, wide_terms};
 #[cfg(target_arch = "x86_64")]
-use super::{
-    amx,
-    avx2::Avx2,
-    blocked::{self, Operand},
-    instructions::Avx512,
-    thin,
-};
+use super::{amx, avx2::Avx2, avx512::Avx512, blocked, thin};
 use super::{int8, widened};
 use crate::ops::element::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::ops::simd::{Level, level};
-use half::bf16;
 #[cfg(target_arch = "x86_64")]
 use peft_tune_core::plan::products;
 use peft_tune_core::plan::products::MAX_TERMS;
-use std::borrow::Cow;
 use std::ops::Range;
 
 /// Computes the sum of `products`, (rows, columns), into `result`.
@@ -122,21 +115,6 @@ fn runs_widened() -> bool {
     return true;
 }
 
-/// The left operands in F32.
-fn wide<'a>(products: &[Product<'a>]) -> Vec<Cow<'a, [f32]>> {
-    products.iter().map(|product| widened(product.left)).collect()
-}
-
-/// Products with their left operands in F32.
-fn wide_terms<'a>(products: &[Product<'a>], wide: &'a [Cow<'_, [f32]>]) -> Vec<Term<'a, f32>> {
-    let both = products.iter().zip(wide);
-    let term = |(product, values): (&Product<'a>, &'a Cow<'_, [f32]>)| Term {
-        left: left(product, values),
-        right: product.right,
-    };
-    both.map(term).collect()
-}
-
 /// Whether a product of F32 values is worth splitting them: its time is above that of laying out both operands.
 #[cfg(target_arch = "x86_64")]
 fn pays_in_digits(terms: &[Term<'_, f32>], rows: usize, columns: usize) -> bool {
@@ -183,69 +161,4 @@ pub(crate) fn multiply_thin(
         return true;
     }
     false
-}
-
-/// Whether products of BF16 run on pairs.
-pub(crate) fn multiplies_pairs() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return level() == Level::Avx512 && is_x86_feature_detected!("avx512bf16");
-    #[cfg(not(target_arch = "x86_64"))]
-    return false;
-}
-
-/// The terms as products of pairs, where all left operands are BF16 with rows of whole pairs and the processor multiplies
-/// them.
-#[cfg(target_arch = "x86_64")]
-pub(super) fn pairs<'a>(products: &[Product<'a>]) -> Option<Vec<Term<'a, bf16>>> {
-    if !multiplies_pairs() {
-        return None;
-    }
-    let term = |product: &Product<'a>| {
-        let whole = product.right.depth().is_multiple_of(2) && product.stride.is_multiple_of(2);
-        match product.left {
-            Values::Bf16(values) if product.side == Side::Transposed || whole => Some(Term {
-                left: left(product, values),
-                right: product.right,
-            }),
-            _ => None,
-        }
-    };
-    products.iter().map(term).collect()
-}
-
-/// The terms, where `values` has the left operands of all products.
-#[cfg(target_arch = "x86_64")]
-fn terms_of<'a, T: Operand>(
-    products: &[Product<'a>],
-    values: impl Fn(Values<'a>) -> Option<&'a [T]>,
-) -> Option<Vec<Term<'a, T>>> {
-    let term = |product: &Product<'a>| {
-        Some(Term {
-            left: left(product, values(product.left)?),
-            right: product.right,
-        })
-    };
-    products.iter().map(term).collect()
-}
-
-pub(super) fn left<'a, T>(product: &Product<'_>, values: &'a [T]) -> Left<'a, T> {
-    Left {
-        values,
-        side: product.side,
-        stride: product.stride,
-    }
-}
-
-/// The values in F32.
-pub(super) fn widened(values: Values<'_>) -> Cow<'_, [f32]> {
-    fn wide<T: Element>(values: &[T]) -> Cow<'_, [f32]> {
-        let mut wide = vec![0.0; values.len()];
-        widened::widen_slice(values, &mut wide);
-        wide.into()
-    }
-    match values {
-        Values::F32(values) => values.into(),
-        Values::Bf16(values) => wide(values),
-        Values::F16(values) => wide(values),
-    }
 }

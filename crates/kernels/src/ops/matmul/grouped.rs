@@ -10,10 +10,13 @@
 //! largest first. One that has more than a thread's share of the rows would hold the others up, and runs on all threads by itself.
 
 use super::engine;
-use super::linear::{Guard, Term, rows_of};
-use super::operand::{Old, Order, Product, Result as Target, Right, Side};
-use super::quantized::{Factor, QuantizedSource};
+use super::factor::Factor;
+use super::linear::{Guard, rows_of};
+use super::operand::{Old, Product, Result as Target, Right, Side};
+use super::order::Order;
+use super::quantized_source::QuantizedSource;
 use super::reference;
+use super::term::Term;
 use crate::gpu;
 use crate::ops::cuda;
 use crate::ops::element::with_element;

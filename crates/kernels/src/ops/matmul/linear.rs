@@ -1,9 +1,12 @@
 //! The products as ops on tensors.
 
 use super::engine;
-use super::operand::{Old, Order, Product, Result as Target, Right, Side, Values};
-use super::quantized::{Factor, QuantizedSource};
+use super::factor::Factor;
+use super::operand::{Old, Product, Result as Target, Right, Side, Values};
+use super::order::Order;
+use super::quantized_source::QuantizedSource;
 use super::reference;
+use super::term::Term;
 use crate::gpu;
 use crate::ops::cuda;
 use crate::ops::element::{Element, with_element};
@@ -12,24 +15,6 @@ use crate::ops::storage::{Elements, Unwritten, is_fused, update};
 use candle_core::{DType, Result, Tensor};
 use half::{bf16, f16};
 use peft_tune_core::plan::products::MAX_TERMS;
-
-/// One product of a sum: `scale` times x times w.
-#[derive(Clone, Copy, Debug)]
-pub struct Term<'a> {
-    /// (T, K) for [`nt_sum`], (T, N) for [`nn_sum`]; the same dtype in all terms. Columns of a wider tensor are read in
-    /// place.
-    pub x: &'a Tensor,
-    /// (N, K), any float dtype or codes.
-    pub w: Factor<'a>,
-    pub scale: f64,
-}
-
-impl<'a> Term<'a> {
-    /// `scale` times x times w.
-    pub fn new(x: &'a Tensor, w: impl Into<Factor<'a>>, scale: f64) -> Self {
-        Self { x, w: w.into(), scale }
-    }
-}
 
 /// x (T, K) times the transpose of w (N, K), in the dtype of x.
 pub fn nt(x: &Tensor, w: &Tensor) -> Result<Tensor> {
@@ -179,12 +164,6 @@ pub(super) unsafe fn fresh<T: Element>(
     })?;
     // SAFETY: the caller's promise.
     unsafe { result.into_tensor(&[rows, columns]) }
-}
-
-impl Term<'_> {
-    pub(super) fn is_fused(&self) -> bool {
-        is_fused(self.x) && self.w.is_fused()
-    }
 }
 
 pub(super) fn check(terms: &[Term<'_>], order: Order) -> Result<()> {

@@ -35,9 +35,12 @@ mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
 mod blocked;
 mod by_rows;
 pub(in crate::ops) mod engine;
+mod factor;
 #[cfg(target_arch = "x86_64")]
 mod finish;
 pub mod grouped;
@@ -46,30 +49,44 @@ mod instructions;
 mod int8;
 mod linear;
 pub(in crate::ops) mod operand;
+pub(in crate::ops) mod order;
 #[cfg(target_arch = "x86_64")]
 mod pack;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
+#[cfg(target_arch = "x86_64")]
 mod quantized;
+mod quantized_matrix;
+mod quantized_source;
 pub mod reference;
+mod segments;
 pub(in crate::ops) mod serial;
+mod term;
+pub(in crate::ops) mod terms;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
 mod thin;
 #[cfg(target_arch = "x86_64")]
+mod thin_tile;
+#[cfg(target_arch = "x86_64")]
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod unit_operand;
+pub(in crate::ops) mod view;
 mod widened;
 
 use crate::ops::simd;
 pub use adapted_product::{Adapted, nn_adapted, nt_adapted, takes_adapter, takes_adapters};
 pub use adapter_gradients::{AdapterGradients, adapter_gradients, reads_once};
 pub use by_rows::{RowTerms, nn_by_rows, nt_by_rows};
+pub use factor::Factor;
 pub(in crate::ops) use linear::{Guard, rows_of};
-pub use linear::{Term, nn, nn_beside, nn_sum, nt, nt_onto, nt_sum, tn_add};
+pub use linear::{nn, nn_beside, nn_sum, nt, nt_onto, nt_sum, tn_add};
 use peft_tune_core::plan::Vectors;
 pub use peft_tune_core::plan::products::MAX_TERMS;
-pub use quantized::{Factor, QuantizedMatrix};
+pub use quantized_matrix::QuantizedMatrix;
+pub use term::Term;
 
 /// Whether large products run on AMX here.
 pub fn multiplies_tiles() -> bool {
@@ -83,7 +100,7 @@ pub fn multiplies_tiles() -> bool {
 pub fn vectors() -> Vectors {
     match simd::level() {
         simd::Level::Avx512 if multiplies_tiles() => Vectors::Amx,
-        simd::Level::Avx512 if engine::multiplies_pairs() => Vectors::Avx512Bf16,
+        simd::Level::Avx512 if terms::multiplies_pairs() => Vectors::Avx512Bf16,
         simd::Level::Avx512 => Vectors::Avx512,
         simd::Level::Avx2 => Vectors::Avx2,
         simd::Level::Portable => Vectors::Other,

@@ -1,18 +1,10 @@
 //! The operands of a product and where its result goes, as both engines take them.
 
-use super::quantized::QuantizedSource;
+use super::order::Order;
+use super::quantized_source::QuantizedSource;
 use crate::ops::element::Element;
 use half::{bf16, f16};
 use std::ops::Range;
-
-/// How a right operand lies in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// (columns of the result, summed): each column of the result is a row in memory.
-    Transposed,
-    /// (summed, columns of the result).
-    Straight,
-}
 
 /// A right operand of elements `T`, row-major.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,8 @@
 //! multiplies by a scale on the way, so that a weight of another dtype needs no copy of its own.
 
 use super::finish;
-use super::operand::{Left, Order, Source};
+use super::operand::{Left, Source};
+use super::order::Order;
 use super::tile::{LANES, Line, Unit};
 use crate::ops::element::Element;
 use candle_core::DType;

@@ -4,8 +4,8 @@
 use super::finish::{self, rounded_to_bf16};
 use super::operand;
 use super::pack;
-use super::serial::{Old, View};
 use super::tile::{self, Begin, LANES, Line, MrPanel, PanelProduct, TILE, Unit};
+use super::view::{Old, View};
 use crate::ops::scratch::grow;
 use core::arch::x86_64::*;
 use peft_tune_core::plan::products::{NR, Tiling};

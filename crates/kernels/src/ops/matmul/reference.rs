@@ -1,7 +1,7 @@
 //! The products in plain candle ops.
 
-use super::Term;
-use super::operand::Order;
+use super::order::Order;
+use super::term::Term;
 use candle_core::{DType, Result, Tensor};
 
 /// See [`super::nt`].

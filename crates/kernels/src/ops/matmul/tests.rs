@@ -129,7 +129,8 @@ fn engines_agree() {
 }
 
 fn engines_agree_on(rows: usize, columns: usize, depth: usize) {
-    use super::operand::{Left, Order, Result, Right, Side, Source, Term};
+    use super::operand::{Left, Result, Right, Side, Source, Term};
+    use super::order::Order;
     let left: Vec<f32> = (0..rows * depth).map(|i| (i % 17) as f32).collect();
     let right: Vec<half::bf16> = (0..columns * depth)
         .map(|i| half::bf16::from_f32((i % 13) as f32))
@@ -189,7 +190,7 @@ fn engines_agree_on(rows: usize, columns: usize, depth: usize) {
                 }
                 if level() == Level::Avx512 {
                     // SAFETY: the level was checked.
-                    unsafe { assert_blocked::<instructions::Avx512, _>(&terms, (rows, columns), &plain) };
+                    unsafe { assert_blocked::<avx512::Avx512, _>(&terms, (rows, columns), &plain) };
                 }
             }
             #[cfg(target_arch = "x86_64")]
@@ -215,7 +216,7 @@ fn engines_agree_on(rows: usize, columns: usize, depth: usize) {
 /// # Safety
 /// The processor has the instructions.
 #[cfg(target_arch = "x86_64")]
-unsafe fn assert_blocked<I: instructions::Instructions, T: blocked::Operand>(
+unsafe fn assert_blocked<I: instructions::Instructions, T: unit_operand::Operand>(
     terms: &[operand::Term<'_, T>],
     (rows, columns): (usize, usize),
     expected: &[f32],
@@ -283,7 +284,7 @@ fn thin_products_match_plain_loops() {
                 // SAFETY: the caller checks the level; the result has rows times columns elements.
                 unsafe {
                     match is_avx512 {
-                        true => thin::add::<instructions::Avx512, _, _>(u, x, tokens, target),
+                        true => thin::add::<avx512::Avx512, _, _>(u, x, tokens, target),
                         false => thin::add::<avx2::Avx2, _, _>(u, x, tokens, target),
                     }
                 }
@@ -308,7 +309,8 @@ fn thin_products_match_plain_loops() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn tiles_read_in_place_what_they_would_lay_out() {
-    use super::operand::{Left, Order, Result, Right, Side, Source, Term};
+    use super::operand::{Left, Result, Right, Side, Source, Term};
+    use super::order::Order;
     use half::bf16;
     if !amx::is_available() {
         return;
@@ -360,7 +362,8 @@ fn tiles_read_in_place_what_they_would_lay_out() {
 #[test]
 fn tiles_of_f32_are_as_exact_as_f32() {
     use super::super::oracle::error;
-    use super::operand::{Left, Order, Result, Right, Side, Source, Term};
+    use super::operand::{Left, Result, Right, Side, Source, Term};
+    use super::order::Order;
     if !amx::is_available() {
         return;
     }
@@ -405,7 +408,7 @@ fn tiles_of_f32_are_as_exact_as_f32() {
         // SAFETY: the unit and with it AVX-512 are there; the results have rows times columns elements.
         unsafe {
             amx::multiply(&terms, rows, columns, Result::store(tiles.as_mut_ptr(), columns));
-            blocked::multiply::<instructions::Avx512, _, _>(
+            blocked::multiply::<avx512::Avx512, _, _>(
                 &terms,
                 rows,
                 columns,

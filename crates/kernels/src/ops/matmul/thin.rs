@@ -6,6 +6,7 @@
 //! up in their order. How the tokens are shared out depends on their number alone.
 
 use super::instructions::Instructions;
+use super::thin_tile::{Block, TILE};
 use crate::ops::element::Element;
 use crate::ops::scratch::grow;
 use crate::thread_pool;
@@ -15,21 +16,6 @@ use std::ops::Range;
 
 /// Tokens whose rows of x are read side by side.
 const BLOCK: usize = 32;
-/// Sums of a tile.
-pub(super) const TILE: usize = ROWS * COLUMNS;
-
-/// A token's values of u that a tile takes; those beyond its columns are zero.
-pub(super) type Factors = [f32; ROWS];
-
-/// The columns of x that a tile takes, from its first token on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Block<'a, X> {
-    pub values: &'a [X],
-    /// Values from one token to the next.
-    pub stride: usize,
-    /// Columns, of which a tile takes so many at most.
-    pub columns: usize,
-}
 
 /// A matrix of tokens, row-major.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,9 @@
 //! Products through the `gemm` crate, for processors without AVX2: right operands that are not F32 are widened in
 //! blocks of columns of the result, and where the result is not F32, only one block's sums are held in F32.
 
-use super::by_rows::segments;
-use super::operand::{Left, Old, Order, Result, Right, Side, Source, Term};
+use super::operand::{Left, Old, Result, Right, Side, Source, Term};
+use super::order::Order;
+use super::segments::segments;
 use crate::ops::element::Element;
 use crate::thread_pool;
 use std::ops::Range;

@@ -6,7 +6,7 @@
 
 use super::ehvi::log_sum;
 use super::marginal::{LogShare, Marginal, NOTHING};
-use super::observations::{Observations, Seen};
+use super::observations::{EvaluatedPoint, Observations};
 use super::surrogates::Surrogates;
 use super::trainings::Trainings;
 use crate::{NEAR_BEST_LOSS, Problem};
@@ -54,7 +54,7 @@ impl Knee {
         observations: &Observations<'_>,
         trainings: &Trainings<'_>,
         surrogates: &Surrogates<'_>,
-        counted: &[Seen],
+        counted: &[EvaluatedPoint],
     ) -> Option<Self> {
         let limit = observations.nearly_learned?;
         let loss = trainings.loss();
@@ -64,7 +64,7 @@ impl Knee {
         };
         let best = learned().map(|seen| seen.values[loss]).min_by(f64::total_cmp)?;
         let doubling = limit - best;
-        let worth = |seen: &Seen| seen.values[loss] + doubling * trainings.doublings(surrogates, &seen.point);
+        let worth = |seen: &EvaluatedPoint| seen.values[loss] + doubling * trainings.doublings(surrogates, &seen.point);
         let bound = learned()
             .map(worth)
             .filter(|bound| bound.is_finite())
@@ -98,7 +98,7 @@ impl Aim {
         observations: &Observations<'_>,
         trainings: &Trainings<'_>,
         surrogates: &Surrogates<'_>,
-        counted: &[Seen],
+        counted: &[EvaluatedPoint],
         tried: usize,
     ) -> Self {
         let Some(loss) = problem.objectives.iter().position(|objective| objective.metric == LOSS) else {

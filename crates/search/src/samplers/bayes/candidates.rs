@@ -10,7 +10,7 @@ use rand_distr::{Distribution as _, StandardNormal};
 use rand_pcg::Pcg64;
 
 use crate::encode::{Axis, Encoding, Point};
-use peft_tune_core::space::{Distribution, Parameter, SearchSpace};
+use peft_tune_core::space::{Distribution, SearchSpace};
 use peft_tune_core::study::{ParamValue, Params};
 
 /// A range with more values than this is searched like a continuous one and rounded.
@@ -25,6 +25,23 @@ const TO_NEIGHBOUR: f64 = 0.6;
 pub(super) struct Candidates<'a> {
     space: &'a SearchSpace,
     domains: Vec<Domain>,
+}
+
+/// A value of one parameter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Choice {
+    /// Index of the parameter.
+    pub(super) parameter: usize,
+    pub(super) coordinate: f64,
+}
+
+impl Choice {
+    /// A point with this value of the parameter.
+    pub(super) fn in_point(self, point: &Point) -> Point {
+        let mut point = point.clone();
+        point[self.parameter] = self.coordinate;
+        point
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -279,21 +296,22 @@ fn domain(space: &SearchSpace, encoding: &Encoding, index: usize) -> Domain {
         Some((parent, coordinates.collect()))
     });
     Domain {
-        levels: levels(space, encoding, (index, parameter)),
+        levels: levels(space, encoding, index),
         resting: encoding.resting(index),
         ordered: *axis == Axis::Number,
         condition,
     }
 }
 
-fn levels(space: &SearchSpace, encoding: &Encoding, (index, parameter): (usize, &Parameter)) -> Vec<(f64, u64)> {
-    let count = match (&parameter.distribution, parameter.distribution.cardinality()) {
+fn levels(space: &SearchSpace, encoding: &Encoding, index: usize) -> Vec<(f64, u64)> {
+    let distribution = &space.parameters[index].distribution;
+    let count = match (distribution, distribution.cardinality()) {
         (Distribution::Categorical { choices }, _) => choices.len() as u64,
         (_, Some(count)) if count <= MOST_LEVELS => count,
         _ => return Vec::new(),
     };
     let at = |number: u64| {
-        let value = parameter.distribution.nth(number)?;
+        let value = distribution.nth(number)?;
         Some((encoding.coordinate(space, index, &value)?, number))
     };
     // Values that share a coordinate are one level.

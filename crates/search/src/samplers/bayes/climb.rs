@@ -17,36 +17,38 @@ const LEAST_GAIN: f64 = 1e-7;
 /// Climbs from `start` along the coordinates `free`, each kept in [0, 1]; `value` gives the function and its gradient.
 /// Returns the best point and its value.
 pub(super) fn climb(start: &[f64], free: &[usize], value: impl Fn(&Vec<f64>) -> (f64, Vec<f64>)) -> (Vec<f64>, f64) {
-    let mut at = start.to_vec();
-    let (mut height, gradient) = value(&at);
-    let mut slope: Vec<f64> = free.iter().map(|index| gradient[*index]).collect();
+    let mut here = Foothold::at(start.to_vec(), free, &value);
     let mut curvature = Inverse::identity(free.len());
     for _ in 0..STEPS {
         let blocked: Vec<bool> = free
             .iter()
-            .zip(&slope)
-            .map(|(index, slope)| is_blocked(at[*index], *slope))
+            .zip(&here.slope)
+            .map(|(index, slope)| is_blocked(here.point[*index], *slope))
             .collect();
-        let Some(direction) = curvature.direction(&slope, &blocked) else {
+        let Some(direction) = curvature.direction(&here.slope, &blocked) else {
             break;
         };
-        let Some((next, next_height, next_slope)) = step(&at, (height, &slope), free, &direction, &value) else {
+        let Some(next) = here.step(free, &direction, &value) else {
             break;
         };
-        let moved: Vec<f64> = free.iter().map(|index| next[*index] - at[*index]).collect();
-        let bend: Vec<f64> = slope
+        let moved: Vec<f64> = free
             .iter()
-            .zip(&next_slope)
+            .map(|index| next.point[*index] - here.point[*index])
+            .collect();
+        let bend: Vec<f64> = here
+            .slope
+            .iter()
+            .zip(&next.slope)
             .map(|(before, after)| before - after)
             .collect();
-        let gain = next_height - height;
-        (at, height, slope) = (next, next_height, next_slope);
+        let gain = next.height - here.height;
+        here = next;
         curvature.learn(&moved, &bend);
         if gain < LEAST_GAIN {
             break;
         }
     }
-    (at, height)
+    (here.point, here.height)
 }
 
 /// Whether a coordinate stands at a bound that the function rises across.
@@ -54,38 +56,48 @@ fn is_blocked(coordinate: f64, slope: f64) -> bool {
     (coordinate <= 0.0 && slope <= 0.0) || (coordinate >= 1.0 && slope >= 0.0)
 }
 
-type Step = (Vec<f64>, f64, Vec<f64>);
+/// A point that a climb has reached.
+struct Foothold {
+    point: Vec<f64>,
+    height: f64,
+    /// Gradient along the free coordinates.
+    slope: Vec<f64>,
+}
 
-/// The first of ever shorter moves along `direction` that rises enough.
-fn step(
-    at: &[f64],
-    (height, slope): (f64, &[f64]),
-    free: &[usize],
-    direction: &[f64],
-    value: &impl Fn(&Vec<f64>) -> (f64, Vec<f64>),
-) -> Option<Step> {
-    let mut length = 1.0;
-    for _ in 0..HALVINGS {
-        let mut next = at.to_vec();
-        for (index, direction) in free.iter().zip(direction) {
-            next[*index] = (at[*index] + length * direction).clamp(0.0, 1.0);
+impl Foothold {
+    fn at(point: Vec<f64>, free: &[usize], value: &impl Fn(&Vec<f64>) -> (f64, Vec<f64>)) -> Self {
+        let (height, gradient) = value(&point);
+        Self {
+            point,
+            height,
+            slope: free.iter().map(|index| gradient[*index]).collect(),
         }
-        let expected: f64 = free
-            .iter()
-            .zip(slope)
-            .map(|(index, slope)| slope * (next[*index] - at[*index]))
-            .sum();
-        if expected <= 0.0 {
-            return None;
-        }
-        let (next_height, gradient) = value(&next);
-        if next_height >= height + SUFFICIENT * expected {
-            let next_slope = free.iter().map(|index| gradient[*index]).collect();
-            return Some((next, next_height, next_slope));
-        }
-        length *= 0.3;
     }
-    None
+
+    /// The first of ever shorter moves along `direction` that rises enough.
+    fn step(&self, free: &[usize], direction: &[f64], value: &impl Fn(&Vec<f64>) -> (f64, Vec<f64>)) -> Option<Self> {
+        let mut length = 1.0;
+        for _ in 0..HALVINGS {
+            let mut next = self.point.clone();
+            for (index, direction) in free.iter().zip(direction) {
+                next[*index] = (self.point[*index] + length * direction).clamp(0.0, 1.0);
+            }
+            let expected: f64 = free
+                .iter()
+                .zip(&self.slope)
+                .map(|(index, slope)| slope * (next[*index] - self.point[*index]))
+                .sum();
+            if expected <= 0.0 {
+                return None;
+            }
+            let next = Self::at(next, free, value);
+            if next.height >= self.height + SUFFICIENT * expected {
+                return Some(next);
+            }
+            length *= 0.3;
+        }
+        None
+    }
 }
 
 /// BFGS estimate of the inverse of minus the Hessian.

@@ -16,7 +16,7 @@ const RIDGE: f64 = 0.5;
 
 /// Whether trials at `points` tell the values at coordinates `best` and `worst` of parameter `index` apart from everything
 /// that went with them.
-pub(super) fn tells_apart(axes: &[Axis], points: &[Point], index: usize, (best, worst): (f64, f64)) -> bool {
+pub(super) fn tells_apart(axes: &[Axis], points: &[Point], index: usize, best: f64, worst: f64) -> bool {
     let side = |point: &&Point| {
         let (to_best, to_worst) = (
             axes[index].square(point[index], best),
@@ -126,12 +126,12 @@ mod tests {
         let together: Vec<Point> = (0..20)
             .map(|index| vec![(index % 2) as f64, (index % 2) as f64, spread(index)])
             .collect();
-        assert!(!tells_apart(&axes, &together, 0, (1.0, 0.0)));
+        assert!(!tells_apart(&axes, &together, 0, 1.0, 0.0));
         let apart: Vec<Point> = (0..20)
             .map(|index| vec![(index % 2) as f64, (index / 2 % 2) as f64, spread(index)])
             .collect();
-        assert!(tells_apart(&axes, &apart, 0, (1.0, 0.0)));
+        assert!(tells_apart(&axes, &apart, 0, 1.0, 0.0));
         // One trial says nothing of a value.
-        assert!(!tells_apart(&axes, &apart[..3], 0, (1.0, 0.0)));
+        assert!(!tells_apart(&axes, &apart[..3], 0, 1.0, 0.0));
     }
 }

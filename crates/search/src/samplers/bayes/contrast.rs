@@ -53,93 +53,125 @@ pub(super) fn contrasts(
     places: &[f64],
     shift: &dyn Fn(&Params) -> Option<f64>,
 ) -> Option<Contrasts> {
-    let values = places.len();
-    let (points, shifts) = held_settings(candidates, index, places, shift);
-    let held = points.len() / values.max(1);
-    if held == 0 {
+    let held = HeldSettings::of(candidates, index, places, shift);
+    if held.points.is_empty() {
         return None;
     }
-    let (joint, covariance) = output.gp().predict_jointly(&points);
-    let inner: Vec<f64> = joint
-        .iter()
-        .zip(&shifts)
-        .map(|(mean, shift)| output.marginal((*mean, 0.0), *shift).mean)
-        .collect();
-    // Sums over the settings of the others first: m and its covariance.
-    let per = 1.0 / held as f64;
-    let m: Vec<f64> = (0..values)
-        .map(|value| (0..held).map(|row| inner[row * values + value]).sum::<f64>() * per)
-        .collect();
-    let between = |a: usize, b: usize| {
-        let rows = (0..held).flat_map(|i| (0..held).map(move |j| (i, j)));
-        rows.map(|(i, j)| covariance[(i * values + a, j * values + b)])
-            .sum::<f64>()
-            * per
-            * per
-    };
-    let k: Vec<Vec<f64>> = (0..values)
-        .map(|a| (0..values).map(|b| between(a, b)).collect())
-        .collect();
-    let variance = |weights: &[f64]| {
-        let row = |a: usize| k[a].iter().zip(weights).map(|(k, w)| k * w).sum::<f64>();
-        let sum: f64 = weights.iter().enumerate().map(|(a, weight)| weight * row(a)).sum();
-        output.spread() * sum.max(0.0).sqrt()
-    };
-    let center = m.iter().sum::<f64>() / values as f64;
-    let all = 1.0 / values as f64;
-    let deviation = |value: usize| {
-        let weights: Vec<f64> = (0..values)
-            .map(|other| f64::from(u8::from(other == value)) - all)
-            .collect();
-        variance(&weights)
-    };
-    let order = |a: &usize, b: &usize| m[*a].total_cmp(&m[*b]);
-    let ends = (0..values).min_by(order).zip((0..values).max_by(order));
-    let apart = ends.map(|(low, high)| {
-        let mut weights = vec![0.0; values];
-        weights[high] += 1.0;
-        weights[low] -= 1.0;
-        Apart {
-            low,
-            high,
-            difference: m[high] - m[low],
-            deviation: variance(&weights),
-        }
-    });
+    let means = Means::of(output, &held, places.len());
+    let center = means.m.iter().sum::<f64>() / means.m.len() as f64;
     Some(Contrasts {
         center,
-        deviations: (0..values).map(deviation).collect(),
-        means: m.into_iter().map(|m| m - center).collect(),
-        apart,
+        deviations: means.deviations(),
+        apart: means.apart(),
+        means: means.m.into_iter().map(|m| m - center).collect(),
     })
 }
 
-/// Points with every value at the same settings of the other parameters, row by row, with the prior's shift there.
-fn held_settings(
-    candidates: &Candidates<'_>,
-    index: usize,
-    places: &[f64],
-    shift: &dyn Fn(&Params) -> Option<f64>,
-) -> (Vec<Point>, Vec<f64>) {
-    let values = places.len();
-    let (mut points, mut shifts) = (Vec::new(), Vec::new());
-    for sample in 0..MOST_LOOKED_AT {
-        if points.len() >= HELD * values {
-            break;
+/// Settings at which every value of a parameter is looked at, row by row.
+struct HeldSettings {
+    points: Vec<Point>,
+    /// Shift of the prior at each.
+    shifts: Vec<f64>,
+}
+
+impl HeldSettings {
+    /// Points with every value at the same settings of the other parameters, as far as all of a row can be predicted.
+    fn of(candidates: &Candidates<'_>, index: usize, places: &[f64], shift: &dyn Fn(&Params) -> Option<f64>) -> Self {
+        let values = places.len();
+        let (mut points, mut shifts) = (Vec::new(), Vec::new());
+        for sample in 0..MOST_LOOKED_AT {
+            if points.len() >= HELD * values {
+                break;
+            }
+            let mut others = candidates.at(&sobol_point(sample, candidates.dimensions(), 0));
+            if !candidates.has(&others, index) {
+                continue;
+            }
+            let mut at = |place: &f64| -> (Point, Option<f64>) {
+                others[index] = *place;
+                (candidates.settled(&others), shift(&candidates.params(&others)))
+            };
+            let (row, shifted): (Vec<Point>, Vec<Option<f64>>) = places.iter().map(&mut at).unzip();
+            if let Some(shifted) = shifted.into_iter().collect::<Option<Vec<f64>>>() {
+                points.extend(row);
+                shifts.extend(shifted);
+            }
         }
-        let mut others = candidates.at(&sobol_point(sample, candidates.dimensions(), 0));
-        if !candidates.has(&others, index) {
-            continue;
-        }
-        let mut at = |place: &f64| -> (Point, Option<f64>) {
-            others[index] = *place;
-            (candidates.settled(&others), shift(&candidates.params(&others)))
+        Self { points, shifts }
+    }
+}
+
+/// m of each value of a parameter, with the covariance of all.
+struct Means {
+    m: Vec<f64>,
+    covariance: Vec<Vec<f64>>,
+    /// Standard deviation of the metric's values, of which the covariance is a multiple.
+    spread: f64,
+}
+
+impl Means {
+    /// The means over held settings of so many values.
+    fn of(output: &Output, held: &HeldSettings, values: usize) -> Self {
+        let rows = held.points.len() / values;
+        let (joint, covariance) = output.gp().predict_jointly(&held.points);
+        let inner: Vec<f64> = joint
+            .iter()
+            .zip(&held.shifts)
+            .map(|(mean, shift)| output.marginal((*mean, 0.0), *shift).mean)
+            .collect();
+        // Sums over the settings of the others first.
+        let per = 1.0 / rows as f64;
+        let mean = |value: usize| (0..rows).map(|row| inner[row * values + value]).sum::<f64>() * per;
+        let between = |a: usize, b: usize| {
+            let pairs = (0..rows).flat_map(|i| (0..rows).map(move |j| (i, j)));
+            pairs
+                .map(|(i, j)| covariance[(i * values + a, j * values + b)])
+                .sum::<f64>()
+                * per
+                * per
         };
-        let (row, shifted): (Vec<Point>, Vec<Option<f64>>) = places.iter().map(&mut at).unzip();
-        if let Some(shifted) = shifted.into_iter().collect::<Option<Vec<f64>>>() {
-            points.extend(row);
-            shifts.extend(shifted);
+        Self {
+            m: (0..values).map(mean).collect(),
+            covariance: (0..values)
+                .map(|a| (0..values).map(|b| between(a, b)).collect())
+                .collect(),
+            spread: output.spread(),
         }
     }
-    (points, shifts)
+
+    /// Standard deviation of a weighted sum of the means.
+    fn deviation(&self, weights: &[f64]) -> f64 {
+        let row = |a: usize| self.covariance[a].iter().zip(weights).map(|(k, w)| k * w).sum::<f64>();
+        let sum: f64 = weights.iter().enumerate().map(|(a, weight)| weight * row(a)).sum();
+        self.spread * sum.max(0.0).sqrt()
+    }
+
+    /// Standard deviation of c of each value.
+    fn deviations(&self) -> Vec<f64> {
+        let values = self.m.len();
+        let all = 1.0 / values as f64;
+        let deviation = |value: usize| {
+            let weights: Vec<f64> = (0..values)
+                .map(|other| f64::from(u8::from(other == value)) - all)
+                .collect();
+            self.deviation(&weights)
+        };
+        (0..values).map(deviation).collect()
+    }
+
+    /// The values with the lowest and the highest mean.
+    fn apart(&self) -> Option<Apart> {
+        let (values, m) = (self.m.len(), &self.m);
+        let order = |a: &usize, b: &usize| m[*a].total_cmp(&m[*b]);
+        let (low, high) = (0..values).min_by(order).zip((0..values).max_by(order))?;
+        let mut weights = vec![0.0; values];
+        weights[high] += 1.0;
+        weights[low] -= 1.0;
+        Some(Apart {
+            low,
+            high,
+            difference: m[high] - m[low],
+            deviation: self.deviation(&weights),
+        })
+    }
 }

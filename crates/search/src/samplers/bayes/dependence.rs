@@ -6,7 +6,8 @@ use super::candidates::Candidates;
 use super::confounding::tells_apart;
 use super::contrast::{Contrasts, contrasts};
 use super::effect::{Dependence, Effect, EffectPoint};
-use super::insight::{Insight, QUANTILE, Surrogate};
+use super::insight::{Insight, Surrogate};
+use super::proposal::QUANTILE;
 use peft_tune_core::study::{ParamValue, Params};
 
 /// Most places of one parameter: they are all of its values, or else evenly spaced in its scale.
@@ -70,8 +71,8 @@ impl Insight {
             }
         };
         let tells = apart.is_some_and(|apart| {
-            let ends = (places[apart.low], places[apart.high]);
-            let told = || tells_apart(self.encoding.axes(), &surrogate.points, index, ends);
+            let (low, high) = (places[apart.low], places[apart.high]);
+            let told = || tells_apart(self.encoding.axes(), &surrogate.points, index, low, high);
             apart.difference > QUANTILE * apart.deviation && (surrogate.output.is_shifted() || told())
         });
         Dependence {

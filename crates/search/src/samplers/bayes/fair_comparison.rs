@@ -6,10 +6,11 @@
 //! the rate that the best training's would usually be for it first, and then at rates below and above, until its best lies
 //! between two others or learns clearly less.
 
-use super::candidates::Candidates;
+use super::candidates::{Candidates, Choice};
 use super::landscape::Landscape;
 use super::observations::Observations;
 use super::sampler::INITIAL_WITH_PRIOR;
+use super::trainings::Trainings;
 use crate::Problem;
 use crate::encode::Point;
 use crate::length::LEARNING_RATE;
@@ -46,8 +47,13 @@ pub(super) fn owed(
     landscape: &Landscape<'_>,
     is_tried: impl Fn(&Point) -> bool,
 ) -> Vec<Point> {
-    let all = owed_with_reasons(problem, observations, candidates, landscape, is_tried);
-    let mut all = all.unwrap_or_default();
+    let Some(comparison) = Comparison::new(problem, observations, candidates, landscape) else {
+        return Vec::new();
+    };
+    let choices = comparison.choices().into_iter();
+    let mut all: Vec<Owed> = choices
+        .filter_map(|choice| comparison.owed(choice, &is_tried))
+        .collect();
     // What lost clearly wherever it was compared comes last; before it the least compared, and of those the most promising.
     all.sort_by(|a, b| {
         (a.is_far, a.compared)
@@ -68,111 +74,192 @@ struct Owed {
     point: Point,
 }
 
-/// The trainings that choices are owed; `None` where nothing can be compared.
-fn owed_with_reasons(
-    problem: &Problem,
-    observations: &Observations<'_>,
-    candidates: &Candidates<'_>,
-    landscape: &Landscape<'_>,
-    is_tried: impl Fn(&Point) -> bool,
-) -> Option<Vec<Owed>> {
-    let trainings = landscape.trainings.as_ref()?;
-    let loss = trainings.loss();
-    let used = &observations.modelled[loss].used;
-    let named = |index: &usize| problem.space.parameters[*index].name == LEARNING_RATE;
-    let rate = used.iter().copied().find(named)?;
-    let losses = || {
-        let seen = observations.seen.iter().filter(|seen| seen.feasible);
-        seen.map(|seen| (seen, seen.values[loss]))
-    };
-    let least = losses().map(|(_, value)| value).min_by(f64::total_cmp)?;
-    // What the other trainings learn is no measure for it: a search that stays near its best has hardly a worse one.
-    let near = observations.nearly_learned?;
-    // The first that is hardly worse than the best: what was compared with it still counts when a little is gained.
-    let (best, _) = losses().find(|(_, value)| *value <= least + SAME * (near - least))?;
-    let best = trainings.fastest_alike(best.point.clone(), None);
-    // What learns alike and is slower is no rival.
-    let is_rival = |index: usize, level: f64| {
-        let mut point = best.clone();
-        point[index] = level;
-        trainings.fastest_alike(point, None)[index] == level
-    };
-    // Of an ordered parameter the neighbours: its best rate moves as well, with the batch above all.
-    let levels_of = |index: usize| {
-        let own = best[index];
-        let levels = candidates.levels(index);
-        match candidates.is_choice(index) {
+/// The best training, and all that choices are compared with it by.
+struct Comparison<'a> {
+    problem: &'a Problem,
+    observations: &'a Observations<'a>,
+    candidates: &'a Candidates<'a>,
+    landscape: &'a Landscape<'a>,
+    trainings: &'a Trainings<'a>,
+    /// Index of the modelled metric that is the loss.
+    loss: usize,
+    /// Index of the parameter that is the learning rate.
+    rate: usize,
+    /// The least loss so far.
+    least: f64,
+    /// The loss up to which a training is near the best.
+    near: f64,
+    best: Point,
+}
+
+impl<'a> Comparison<'a> {
+    /// A comparison with the best training so far; `None` where nothing can be compared.
+    fn new(
+        problem: &'a Problem,
+        observations: &'a Observations<'a>,
+        candidates: &'a Candidates<'a>,
+        landscape: &'a Landscape<'a>,
+    ) -> Option<Self> {
+        let trainings = landscape.trainings.as_ref()?;
+        let loss = trainings.loss();
+        let used = &observations.modelled[loss].used;
+        let named = |index: &usize| problem.space.parameters[*index].name == LEARNING_RATE;
+        let rate = used.iter().copied().find(named)?;
+        let losses = || {
+            let feasible = observations.evaluated.iter().filter(|one| one.feasible);
+            feasible.map(|one| (one, one.values[loss]))
+        };
+        let least = losses().map(|(_, value)| value).min_by(f64::total_cmp)?;
+        // What the other trainings learn is no measure for it: a search that stays near its best has hardly a worse one.
+        let near = observations.nearly_learned?;
+        // The first that is hardly worse than the best: what was compared with it still counts when a little is gained.
+        let (best, _) = losses().find(|(_, value)| *value <= least + SAME * (near - least))?;
+        Some(Self {
+            problem,
+            observations,
+            candidates,
+            landscape,
+            trainings,
+            loss,
+            rate,
+            least,
+            near,
+            best: trainings.fastest_alike(best.point.clone(), None),
+        })
+    }
+
+    /// The choices to compare: other values of each parameter, and the best training's own, whose rate may have come from
+    /// elsewhere.
+    fn choices(&self) -> Vec<Choice> {
+        let used = self.observations.modelled[self.loss].used.iter();
+        let others = used.flat_map(|index| {
+            let levels = self.levels_of(*index).into_iter();
+            levels.map(move |coordinate| Choice {
+                parameter: *index,
+                coordinate,
+            })
+        });
+        let own = Choice {
+            parameter: self.rate,
+            coordinate: self.best[self.rate],
+        };
+        others.chain([own]).collect()
+    }
+
+    /// Other values of a parameter that are worth a comparison. Of an ordered parameter these are the neighbours: its best rate moves as
+    /// well, with the batch above all.
+    fn levels_of(&self, index: usize) -> Vec<f64> {
+        let own = self.best[index];
+        let levels = self.candidates.levels(index);
+        match self.candidates.is_choice(index) {
             true => {
                 let others = levels.into_iter().filter(|level| *level != own);
-                others.filter(|level| is_rival(index, *level)).collect()
+                others.filter(|level| self.is_rival(index, *level)).collect()
             }
-            false if index == rate || levels.is_empty() => Vec::new(),
+            false if index == self.rate || levels.is_empty() => Vec::new(),
             false => {
-                let beside = [true, false].map(|up| step(own, &levels, up));
+                let beside = [Side::Above, Side::Below].map(|side| step(own, &levels, side));
                 beside.into_iter().flatten().collect()
             }
         }
-    };
-    let others = used
-        .iter()
-        .flat_map(|index| levels_of(*index).into_iter().map(|level| (*index, level)));
-    let mut owed = Vec::new();
-    // The best training's own choices, too: its rate may have come from elsewhere.
-    for (index, level) in others.chain([(rate, best[rate])]) {
-        let mut point = best.clone();
-        point[index] = level;
+    }
+
+    /// Whether a value is no slower than others that learn alike.
+    fn is_rival(&self, index: usize, level: f64) -> bool {
+        let choice = Choice {
+            parameter: index,
+            coordinate: level,
+        };
+        let point = choice.in_point(&self.best);
+        self.trainings.fastest_alike(point, None)[index] == level
+    }
+
+    /// The training that a choice is owed next; `None` where it was compared enough, or that training was tried.
+    fn owed(&self, choice: Choice, is_tried: &impl Fn(&Point) -> bool) -> Option<Owed> {
         // Other parameters may exist beside another choice; what was trained is settled, too.
-        let mut point = candidates.settled(&point);
-        let is_its = |trained: &Point| are_alike_but(used, rate, trained, &point);
-        // With trainings that were stopped, at what they were expected to end with.
-        let known = observations.data[loss]
-            .points
-            .iter()
-            .zip(&observations.data[loss].values);
-        let of_choice = known.filter(|(trained, _)| is_its(trained));
-        let mut compared: Vec<(f64, f64)> = of_choice.map(|(trained, value)| (trained[rate], *value)).collect();
-        compared.sort_by(|a, b| a.0.total_cmp(&b.0));
-        compared.dedup_by(|a, b| a.0 == b.0);
+        let mut point = self.candidates.settled(&choice.in_point(&self.best));
+        let compared = self.compared(&point);
         let is_lower = |one: f64, other: f64| {
-            let points = [one, other].map(|value| {
-                let mut point = point.clone();
-                point[rate] = value;
-                point
+            let points = [one, other].map(|rate| {
+                let rate = Choice {
+                    parameter: self.rate,
+                    coordinate: rate,
+                };
+                rate.in_point(&point)
             });
-            let expected = landscape.surrogates.outputs[loss].predict_many(&points);
+            let expected = self.landscape.surrogates.outputs[self.loss].predict_many(&points);
             expected[0].0 <= expected[1].0
         };
-        let usual = usual_rate(problem, candidates, &best, (index, level), rate);
-        let Some(next) = next_rate(&compared, usual, near, &candidates.levels(rate), is_lower) else {
-            continue;
-        };
-        point[rate] = next;
-        if !is_tried(&point) {
-            let lost = lost_by(observations, loss, index, [best[index], level]);
-            owed.push(Owed {
-                is_far: lost.len() >= OFTEN && lost.iter().all(|lost| *lost > near - least),
-                compared: compared.len(),
-                expected: landscape.surrogates.outputs[loss].predict_many(std::slice::from_ref(&point))[0].0,
-                point,
-            });
+        let usual = usual_rate(self.problem, self.candidates, &self.best, choice, self.rate);
+        let levels = self.candidates.levels(self.rate);
+        point[self.rate] = next_rate(&compared, usual, self.near, &levels, is_lower)?;
+        if is_tried(&point) {
+            return None;
         }
+        let lost = self.lost_by(choice);
+        Some(Owed {
+            is_far: lost.len() >= OFTEN && lost.iter().all(|lost| *lost > self.near - self.least),
+            compared: compared.len(),
+            expected: self.landscape.surrogates.outputs[self.loss].predict_many(std::slice::from_ref(&point))[0].0,
+            point,
+        })
     }
-    Some(owed)
+
+    /// Rates and losses of the trainings that differ from a point in nothing but perhaps the rate, in ascending order; of trainings
+    /// that were stopped the losses that they were expected to end with.
+    fn compared(&self, point: &Point) -> Vec<(f64, f64)> {
+        let data = &self.observations.data[self.loss];
+        let used = &self.observations.modelled[self.loss].used;
+        let known = data.points.iter().zip(&data.values);
+        let of_choice = known.filter(|(trained, _)| are_alike_but(used, self.rate, trained, point));
+        let mut compared: Vec<(f64, f64)> = of_choice.map(|(trained, value)| (trained[self.rate], *value)).collect();
+        compared.sort_by(|a, b| a.0.total_cmp(&b.0));
+        compared.dedup_by(|a, b| a.0 == b.0);
+        compared
+    }
+
+    /// How much more loss trainings with a choice had than those with the best one's own that differ in nothing else.
+    fn lost_by(&self, choice: Choice) -> Vec<f64> {
+        let data = &self.observations.data[self.loss];
+        let index = choice.parameter;
+        let with = |level: f64| {
+            let known = data.points.iter().zip(&data.values);
+            known.filter(move |(point, _)| (point[index] - level).abs() <= ROUNDING)
+        };
+        let used = &self.observations.modelled[self.loss].used;
+        let is_pair = |one: &Point, other: &Point| are_alike_but(used, index, one, other);
+        let own = self.best[index];
+        let differences = with(choice.coordinate).flat_map(|(point, lost)| {
+            let partners = with(own).filter(move |(partner, _)| is_pair(partner, point));
+            partners.map(move |(_, won)| lost - won)
+        });
+        differences.collect()
+    }
 }
 
-/// A choice (a target, an optimizer) that was in no training since there is a model: its parameter and coordinate. What was
-/// met at random before may have been met at a bad learning rate.
+/// A choice (a target, an optimizer) that was in no training since there is a model. What was met at random before may have been met
+/// at a bad learning rate.
 pub(super) fn untrained_choice(
     candidates: &Candidates<'_>,
     observations: &Observations<'_>,
     tried: &[Point],
-) -> Option<(usize, f64)> {
+) -> Option<Choice> {
     let loss = observations.modelled.iter().position(|one| one.metric == LOSS)?;
     let used = observations.modelled[loss].used.iter();
     let choices = used.filter(|index| candidates.is_choice(**index));
-    let mut levels = choices.flat_map(|index| candidates.levels(*index).into_iter().map(|level| (*index, level)));
+    let mut all = choices.flat_map(|index| {
+        let levels = candidates.levels(*index).into_iter();
+        levels.map(move |coordinate| Choice {
+            parameter: *index,
+            coordinate,
+        })
+    });
     let modelled = tried.get(INITIAL_WITH_PRIOR.min(tried.len())..).unwrap_or_default();
-    levels.find(|(index, level)| modelled.iter().all(|point| point[*index] != *level))
+    all.find(|choice| {
+        modelled
+            .iter()
+            .all(|point| point[choice.parameter] != choice.coordinate)
+    })
 }
 
 /// Whether two points differ in none of these parameters, but perhaps in one.
@@ -181,33 +268,15 @@ fn are_alike_but(used: &[usize], but: usize, one: &[f64], other: &[f64]) -> bool
     others.all(|index| (one[*index] - other[*index]).abs() <= ROUNDING)
 }
 
-/// How much more loss than with one value of a parameter trainings had that differ in nothing but another value of it.
-fn lost_by(observations: &Observations<'_>, loss: usize, index: usize, [one, other]: [f64; 2]) -> Vec<f64> {
-    let data = &observations.data[loss];
-    let with = |level: f64| {
-        let known = data.points.iter().zip(&data.values);
-        known.filter(move |(point, _)| (point[index] - level).abs() <= ROUNDING)
-    };
-    let used = &observations.modelled[loss].used;
-    let is_pair = |one: &Point, other: &Point| are_alike_but(used, index, one, other);
-    let differences = with(other).flat_map(|(point, lost)| {
-        let partners = with(one).filter(move |(partner, _)| is_pair(partner, point));
-        partners.map(move |(_, won)| lost - won)
-    });
-    differences.collect()
-}
-
 /// The rate at which a training that has another value of one parameter than the best one is compared first. Beside another
 /// optimizer it is the best one's times what is usual between the two; beside another batch times the root of the batches'
 /// ratio, which holds for AdamW (Malladi et al. 2022, "On the SDEs and scaling rules for adaptive gradient algorithms").
-fn usual_rate(
-    problem: &Problem,
-    candidates: &Candidates<'_>,
-    best: &Point,
-    (index, level): (usize, f64),
-    rate: usize,
-) -> f64 {
-    let own_and_other = || Some((candidates.value(index, best[index])?, candidates.value(index, level)?));
+fn usual_rate(problem: &Problem, candidates: &Candidates<'_>, best: &Point, choice: Choice, rate: usize) -> f64 {
+    let index = choice.parameter;
+    let own_and_other = || {
+        let own = candidates.value(index, best[index])?;
+        Some((own, candidates.value(index, choice.coordinate)?))
+    };
     let factor = || match problem.space.parameters[index].name.as_str() {
         GLOBAL_BATCH => {
             let (own, other) = own_and_other()?;
@@ -256,30 +325,40 @@ fn next_rate(
     if compared.len() >= if is_far { MOST_FAR } else { MOST } {
         return None;
     }
-    let above = step(*rate, levels, true).filter(|next| !is_far && is_open(next));
-    let below = step(*rate, levels, false).filter(is_open);
+    let above = step(*rate, levels, Side::Above).filter(|next| !is_far && is_open(next));
+    let below = step(*rate, levels, Side::Below).filter(is_open);
     match (above, below) {
         (Some(above), Some(below)) if is_lower(below, above) => Some(below),
         _ => above.or(below),
     }
 }
 
-/// The rate beside another.
-fn step(rate: f64, levels: &[f64], up: bool) -> Option<f64> {
+/// Direction from a coordinate to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Above,
+    Below,
+}
+
+/// The coordinate beside another, of these levels or in a continuous range.
+fn step(from: f64, levels: &[f64], side: Side) -> Option<f64> {
     if levels.is_empty() {
-        let next = if up { rate + STEP } else { rate - STEP };
+        let next = match side {
+            Side::Above => from + STEP,
+            Side::Below => from - STEP,
+        };
         return (0.0..=1.0).contains(&next).then_some(next);
     }
-    match up {
-        true => levels
+    match side {
+        Side::Above => levels
             .iter()
             .copied()
-            .filter(|level| *level > rate)
+            .filter(|level| *level > from)
             .min_by(f64::total_cmp),
-        false => levels
+        Side::Below => levels
             .iter()
             .copied()
-            .filter(|level| *level < rate)
+            .filter(|level| *level < from)
             .max_by(f64::total_cmp),
     }
 }
@@ -349,7 +428,9 @@ mod tests {
             };
             let encoding = Encoding::new(&problem.space);
             let candidates = Candidates::new(&problem.space, &encoding);
-            let rate = usual_rate(&problem, &candidates, &best.to_vec(), changed, 0);
+            let (parameter, coordinate) = changed;
+            let choice = Choice { parameter, coordinate };
+            let rate = usual_rate(&problem, &candidates, &best.to_vec(), choice, 0);
             candidates.value(0, rate).and_then(|value| value.as_f64()).unwrap()
         };
         let of = |best: [f64; 3], changed: (usize, f64)| usual_beside(log(1e-4, 1e-2), best, changed);

@@ -26,8 +26,6 @@ use peft_tune_core::study::{Params, Trial};
 
 /// Settings over which is averaged.
 const SAMPLES: u32 = 512;
-/// Standard deviations between the median and either end of an interval that holds nine tenths.
-pub(super) const QUANTILE: f64 = 1.645;
 /// Fewest trials that are worth an analysis.
 const LEAST_TRIALS: usize = 5;
 
@@ -183,17 +181,7 @@ impl Insight {
         let one = |surrogate: &Surrogate| {
             let shift = self.shift(surrogate, params)?;
             let marginal = surrogate.output.marginal_at(&point, shift);
-            let at = |z: f64| {
-                let value = marginal.shape.outer(marginal.mean + z * marginal.deviation);
-                surrogate.objective.possible(surrogate.objective.minimised(value))
-            };
-            let (a, b) = (at(-QUANTILE), at(QUANTILE));
-            Some(Predicted {
-                metric: surrogate.objective.metric.clone(),
-                median: at(0.0),
-                low: a.min(b),
-                high: a.max(b),
-            })
+            Some(Predicted::of(&surrogate.objective, &marginal))
         };
         self.outputs.iter().filter_map(one).collect()
     }

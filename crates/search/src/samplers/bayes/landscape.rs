@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::aim::Aim;
 use super::ehvi::Ehvi;
 use super::marginal::Marginal;
-use super::observations::Seen;
+use super::observations::EvaluatedPoint;
 use super::surrogates::Surrogates;
 use super::trainings::Trainings;
 use crate::encode::{Point, key};
@@ -26,7 +26,7 @@ const FAILURE_NOISE: f64 = 0.1;
 pub(super) struct Landscape<'a> {
     pub(super) surrogates: Surrogates<'a>,
     /// Complete settings, and those under way as if they ended as they are expected to.
-    pub(super) counted: Vec<Seen>,
+    pub(super) counted: Vec<EvaluatedPoint>,
     /// Improvement of the front's hypervolume; `None` while nothing feasible is known: then only the limits count.
     pub(super) ehvi: Option<Ehvi>,
     /// Process on outcomes, 1 for success and -1 for failure.

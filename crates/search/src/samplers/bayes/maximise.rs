@@ -9,11 +9,11 @@ use std::collections::HashSet;
 use rand_pcg::Pcg64;
 use rayon::prelude::*;
 
-use super::candidates::Candidates;
+use super::candidates::{Candidates, Choice};
 use super::climb::climb;
 use super::landscape::Landscape;
 use super::neighbourhood::Neighbourhood;
-use super::observations::Seen;
+use super::observations::EvaluatedPoint;
 use crate::encode::{Point, key};
 use crate::pareto;
 use crate::seeded::{Tried, uniform_point};
@@ -35,7 +35,7 @@ const APART: f64 = 0.02;
 
 /// A setting and its acquisition.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct ScoredCandidate {
     pub(super) candidate: Point,
     pub(super) log_value: f64,
     /// Whether a fair comparison is owed this setting, so that it was not found for its acquisition.
@@ -48,8 +48,8 @@ pub(super) struct Search<'a> {
     pub(super) landscape: &'a Landscape<'a>,
     /// Settled points that were tried; where trainings are searched, what they need not be repeated for.
     pub(super) tried: HashSet<Vec<u64>>,
-    /// Parameter by index, and the only coordinate that it may have.
-    pub(super) only: Option<(usize, f64)>,
+    /// The only value that a parameter may have.
+    pub(super) only: Option<Choice>,
     /// Neighbourhood to stay in while anything is untried there.
     pub(super) near: Option<Neighbourhood>,
     /// Settled points worth mutating, best first.
@@ -60,8 +60,13 @@ pub(super) struct Search<'a> {
 
 impl Search<'_> {
     /// The setting to propose: the first of `owed` that may be tried, or the best, where `history` has neither.
-    pub(super) fn untried(&mut self, owed: Vec<Point>, history: &Tried, random: &mut Pcg64) -> Option<(Found, Params)> {
-        let untried = |candidates: &Candidates<'_>, found: Found| {
+    pub(super) fn untried(
+        &mut self,
+        owed: Vec<Point>,
+        history: &Tried,
+        random: &mut Pcg64,
+    ) -> Option<(ScoredCandidate, Params)> {
+        let untried = |candidates: &Candidates<'_>, found: ScoredCandidate| {
             let params = candidates.params(&found.candidate);
             (!history.contains(&params)).then_some((found, params))
         };
@@ -69,7 +74,7 @@ impl Search<'_> {
             .iter()
             .find_map(|point| untried(self.candidates, self.at(point, random)?));
         if let Some((found, params)) = first_owed {
-            return Some((Found { is_owed: true, ..found }, params));
+            return Some((ScoredCandidate { is_owed: true, ..found }, params));
         }
         let mut first = |search: &Self| {
             let found = search.maximise(random).into_iter();
@@ -86,7 +91,7 @@ impl Search<'_> {
     }
 
     /// The best untried settings found, best first; empty where all is tried.
-    fn maximise(&self, random: &mut Pcg64) -> Vec<Found> {
+    fn maximise(&self, random: &mut Pcg64) -> Vec<ScoredCandidate> {
         let most = (WHOLE / self.conditioned.max(1) as u64).min(WHOLE_SETTINGS);
         let mut found = match self.candidates.all(most) {
             Some(all) => self.scored(all, self.near.as_ref()),
@@ -98,24 +103,24 @@ impl Search<'_> {
     }
 
     /// A settled point as a candidate, however far from the best training; `None` where it is tried, not allowed or impossible.
-    fn at(&self, point: &Point, random: &mut Pcg64) -> Option<Found> {
+    fn at(&self, point: &Point, random: &mut Pcg64) -> Option<ScoredCandidate> {
         let candidate = self.candidates.of(point, random);
         self.scored(vec![candidate], None)
             .pop()
             .filter(|found| found.log_value > f64::NEG_INFINITY)
     }
 
-    fn searched(&self, random: &mut Pcg64) -> Vec<Found> {
+    fn searched(&self, random: &mut Pcg64) -> Vec<ScoredCandidate> {
         let mut pool = self.scored(self.pool(random), self.near.as_ref());
         pool.sort_by(|a, b| b.log_value.total_cmp(&a.log_value));
-        let mut starts: Vec<Found> = Vec::new();
+        let mut starts: Vec<ScoredCandidate> = Vec::new();
         for one in &pool {
-            let apart = |other: &Found| square(&one.candidate, &other.candidate) > APART;
+            let apart = |other: &ScoredCandidate| square(&one.candidate, &other.candidate) > APART;
             if starts.len() < STARTS && starts.iter().all(apart) {
                 starts.push(one.clone());
             }
         }
-        let mut found: Vec<Found> = starts.into_par_iter().map(|start| self.improved(start)).collect();
+        let mut found: Vec<ScoredCandidate> = starts.into_par_iter().map(|start| self.improved(start)).collect();
         found.retain(|one| !self.is_tried(&self.candidates.settled(&one.candidate)));
         found.extend(pool);
         found
@@ -132,21 +137,22 @@ impl Search<'_> {
                 pool.push(self.candidates.mutated(&parent, random));
             }
         }
-        if let Some((index, coordinate)) = self.only {
-            pool.iter_mut().for_each(|candidate| candidate[index] = coordinate);
+        if let Some(only) = self.only {
+            pool.iter_mut()
+                .for_each(|candidate| candidate[only.parameter] = only.coordinate);
         }
         pool
     }
 
     /// Scores the untried ones among candidates, each setting once; those in `near` alone, where there is one.
-    fn scored(&self, candidates: Vec<Point>, near: Option<&Neighbourhood>) -> Vec<Found> {
+    fn scored(&self, candidates: Vec<Point>, near: Option<&Neighbourhood>) -> Vec<ScoredCandidate> {
         let mut met = HashSet::new();
         let (mut kept, mut settled) = (Vec::new(), Vec::new());
         for candidate in candidates {
             let candidate = match &self.landscape.trainings {
                 Some(trainings) => {
                     let candidate = match self.landscape.aim.is_loss() {
-                        true => trainings.fastest_alike(candidate, self.only.map(|(index, _)| index)),
+                        true => trainings.fastest_alike(candidate, self.only.map(|only| only.parameter)),
                         false => candidate,
                     };
                     trainings.fastest_variant(&self.landscape.surrogates, candidate)
@@ -154,7 +160,7 @@ impl Search<'_> {
                 None => candidate,
             };
             let point = self.candidates.settled(&candidate);
-            let allowed = self.only.is_none_or(|(index, coordinate)| point[index] == coordinate);
+            let allowed = self.only.is_none_or(|only| point[only.parameter] == only.coordinate);
             let allowed = allowed && near.is_none_or(|near| near.contains(self.candidates, &point));
             let key = self.key(&point);
             if allowed && !self.is_tried(&point) && met.insert(key) {
@@ -165,7 +171,7 @@ impl Search<'_> {
         let values = self.landscape.log_values(&settled);
         let found = kept.into_iter().zip(values);
         found
-            .map(|(candidate, log_value)| Found {
+            .map(|(candidate, log_value)| ScoredCandidate {
                 candidate,
                 log_value,
                 is_owed: false,
@@ -185,7 +191,7 @@ impl Search<'_> {
     }
 
     /// Local search from one start.
-    fn improved(&self, start: Found) -> Found {
+    fn improved(&self, start: ScoredCandidate) -> ScoredCandidate {
         let mut best = start;
         for _ in 0..ROUNDS {
             let before = best.log_value;
@@ -219,9 +225,9 @@ impl Search<'_> {
 }
 
 /// Points to mutate: the front, then the next layers.
-pub(super) fn good_points(seen: &[Seen]) -> Vec<Point> {
-    let feasible: Vec<&Seen> = seen.iter().filter(|seen| seen.feasible).collect();
-    let values: Vec<&[f64]> = feasible.iter().map(|seen| seen.values.as_slice()).collect();
+pub(super) fn good_points(evaluated: &[EvaluatedPoint]) -> Vec<Point> {
+    let feasible: Vec<&EvaluatedPoint> = evaluated.iter().filter(|one| one.feasible).collect();
+    let values: Vec<&[f64]> = feasible.iter().map(|one| one.values.as_slice()).collect();
     let ranks = pareto::ranks(&values);
     let mut order: Vec<usize> = (0..feasible.len()).filter(|index| ranks[*index] <= 1).collect();
     order.sort_by_key(|index| ranks[*index]);

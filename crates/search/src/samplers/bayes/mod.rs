@@ -14,6 +14,7 @@ mod fair_comparison;
 mod initial;
 mod insight;
 mod landscape;
+mod loss_front;
 mod make;
 mod marginal;
 mod maximise;

@@ -7,7 +7,7 @@ use super::candidates::Candidates;
 use super::ehvi::Ehvi;
 use super::landscape::Landscape;
 use super::marginal::Marginal;
-use super::observations::{MetricData, Modelled, Observations, Seen};
+use super::observations::{EvaluatedPoint, MetricData, Modelled, Observations};
 use super::output::{Output, representative};
 use super::surrogates::{LIKELY, Limit, Surrogates};
 use crate::encode::{Encoding, Point};
@@ -63,7 +63,7 @@ impl Model<'_> {
                 limits: self.limits(memory),
                 shifts: None,
             },
-            counted: observations.seen.clone(),
+            counted: observations.evaluated.clone(),
             ehvi: None,
             failure: self.failure_process(memory.is_none()),
             cost: observations.modelled.iter().position(|one| one.is_cost),
@@ -106,7 +106,7 @@ impl Model<'_> {
             let outputs = landscape.surrogates.outputs.iter().zip(&self.observations.modelled);
             let marginals: Vec<Marginal> = outputs.map(expected).collect();
             let objectives = marginals[..landscape.surrogates.objectives].iter();
-            let end = Seen {
+            let end = EvaluatedPoint {
                 point: point.clone(),
                 values: objectives.map(Marginal::median).collect(),
                 feasible: landscape.surrogates.log_kept(&marginals) >= LIKELY,

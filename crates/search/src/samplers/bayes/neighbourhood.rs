@@ -6,8 +6,8 @@
 //! keep what helps (Frey and Wang 2006). It is a trust region (Eriksson and others 2019; with choices, Wan and others 2021) of
 //! fixed size: nothing holds back the proposals that look for the front and for cheap settings.
 
-use super::candidates::Candidates;
-use super::observations::{Observations, Seen};
+use super::candidates::{Candidates, Choice};
+use super::observations::{EvaluatedPoint, Observations};
 use super::trainings::Trainings;
 use crate::encode::Point;
 
@@ -30,19 +30,17 @@ impl Neighbourhood {
     /// The settings near the training with the least loss; `None` where there is none.
     pub(super) fn new(observations: &Observations<'_>, trainings: &Trainings<'_>) -> Option<Self> {
         let loss = trainings.loss();
-        let feasible = observations.seen.iter().filter(|seen| seen.feasible);
-        let best: &Seen = feasible.min_by(|a, b| a.values[loss].total_cmp(&b.values[loss]))?;
+        let feasible = observations.evaluated.iter().filter(|seen| seen.feasible);
+        let best: &EvaluatedPoint = feasible.min_by(|a, b| a.values[loss].total_cmp(&b.values[loss]))?;
         Some(Self {
             centre: trainings.fastest_alike(best.point.clone(), None),
             used: observations.modelled[loss].used.clone(),
         })
     }
 
-    /// The best training with another coordinate of one parameter.
-    pub(super) fn with(&self, (index, coordinate): (usize, f64)) -> Point {
-        let mut point = self.centre.clone();
-        point[index] = coordinate;
-        point
+    /// The best training with another value of one parameter.
+    pub(super) fn with(&self, choice: Choice) -> Point {
+        choice.in_point(&self.centre)
     }
 
     pub(super) fn contains(&self, candidates: &Candidates<'_>, point: &[f64]) -> bool {
@@ -93,7 +91,11 @@ mod tests {
         // However far apart levels are, the next one is a step.
         assert!(holds(&[(rank, ranks[1])]) && !holds(&[(rank, *ranks.last().unwrap())]));
         assert!(holds(&[(rank, ranks[1]), (rate, 0.7), (optimizer, other)]));
-        assert_eq!(near.with((rate, 0.1))[rate], 0.1);
+        let slower = Choice {
+            parameter: rate,
+            coordinate: 0.1,
+        };
+        assert_eq!(near.with(slower)[rate], 0.1);
     }
 
     #[test]

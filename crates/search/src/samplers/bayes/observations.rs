@@ -4,20 +4,17 @@ use crate::encode::{Encoding, Point};
 use crate::history::{evaluated, objective_values, violation};
 use crate::knee::LEARNED_SHARE;
 use crate::learning::loss_after_learning;
+use crate::reach::can_change;
 use crate::reference_point::reference_point;
-use crate::variants::can_change;
 use crate::{Prior, Problem};
 use peft_tune_core::objective::{Bound, Direction, LOSS, PEAK_MEMORY, THROUGHPUT, is_of_target};
-use peft_tune_core::study::{FailReason, Metrics, Params, THROUGHPUT_INTERVAL, Trial, TrialState, disturbed};
+use peft_tune_core::study::{
+    FailReason, Metrics, Params, THROUGHPUT_INTERVAL, Trial, TrialState, bound_of, disturbed,
+    expected_end_deviation_of, expected_end_of,
+};
 
 /// Fewest values that a metric is modelled from.
 pub(super) const LEAST_VALUES: usize = 2;
-/// A pruned trial's metric `<name>_at_least` is a value that its `<name>` could not have fallen below.
-const AT_LEAST: &str = "_at_least";
-/// A pruned trial's metric `<name>_expected` is where its `<name>` would have ended, `<name>_expected_deviation` how
-/// uncertain that is.
-const EXPECTED: &str = "_expected";
-const EXPECTED_DEVIATION: &str = "_expected_deviation";
 
 /// A metric that is modelled: every objective, then the metrics of constraints that are no objectives, then a cost,
 /// even where it is one of those, too.
@@ -74,22 +71,22 @@ impl<'a> MetricData<'a> {
 
     /// Takes what the curve of a stopped trial says of its end: a value with its uncertainty, or a bound.
     fn take_stopped(&mut self, modelled: &Modelled, trial: &'a Trial, point: &Point, metrics: &Metrics) {
-        let told = |suffix: &str| metrics.value(&format!("{}{suffix}", modelled.metric));
-        let end = told(EXPECTED).and_then(|end| modelled.minimised(end));
-        if let (Some(end), Some(deviation)) = (end, told(EXPECTED_DEVIATION).filter(|one| *one > 0.0)) {
+        let told = |name: fn(&str) -> String| metrics.value(&name(&modelled.metric));
+        let end = told(expected_end_of).and_then(|end| modelled.minimised(end));
+        if let (Some(end), Some(deviation)) = (end, told(expected_end_deviation_of).filter(|one| *one > 0.0)) {
             self.points.push(point.clone());
             self.params.push(&trial.params);
             self.values.push(end);
             self.deviations.push(deviation);
-        } else if let Some(bound) = told(AT_LEAST) {
+        } else if let Some(bound) = told(bound_of) {
             self.bounds.push((point.clone(), &trial.params, modelled.sign * bound));
         }
     }
 }
 
-/// A complete trial with all objectives.
+/// The point of a complete trial, with all objectives.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct EvaluatedPoint {
     pub(super) point: Point,
     pub(super) values: Vec<f64>,
     pub(super) feasible: bool,
@@ -101,7 +98,7 @@ pub(super) struct Observations<'a> {
     pub(super) modelled: Vec<Modelled>,
     /// Data of the modelled metrics, one for each.
     pub(super) data: Vec<MetricData<'a>>,
-    pub(super) seen: Vec<Seen>,
+    pub(super) evaluated: Vec<EvaluatedPoint>,
     /// Finished settings, and whether they failed for a reason other than memory.
     pub(super) outcomes: Vec<(Point, bool)>,
     /// Settings that ran out of memory or were predicted to.
@@ -124,7 +121,7 @@ impl<'a> Observations<'a> {
         let complete = evaluated(problem, history);
         let mut observations = Self {
             data: vec![MetricData::default(); modelled.len()],
-            seen: Vec::new(),
+            evaluated: Vec::new(),
             outcomes: Vec::new(),
             ran_out: Vec::new(),
             pending: Vec::new(),
@@ -150,7 +147,7 @@ impl<'a> Observations<'a> {
             TrialState::Complete { metrics } => {
                 self.take_metrics(trial, point, metrics, u64::MAX);
                 if let Some(values) = objective_values(problem, metrics) {
-                    self.seen.push(Seen {
+                    self.evaluated.push(EvaluatedPoint {
                         point: point.clone(),
                         values,
                         feasible: violation(&problem.constraints, metrics) == 0.0,
@@ -388,7 +385,7 @@ mod tests {
         assert_eq!(loss.values, [2.0]);
         assert_eq!(loss.bounds.iter().map(|bound| bound.2).collect::<Vec<_>>(), [2.5, 2.0]);
         assert_eq!(observations.pending.len(), 1);
-        assert_eq!(observations.seen.len(), 1);
+        assert_eq!(observations.evaluated.len(), 1);
         let failed: Vec<bool> = observations.outcomes.iter().map(|outcome| outcome.1).collect();
         assert_eq!(failed, [false, false, true, true]);
     }
@@ -416,7 +413,7 @@ mod tests {
         );
         // What is left is the diverged trial's.
         assert_eq!(loss.bounds.len(), 1);
-        assert_eq!(observations.seen.len(), 1, "the front is that of whole trials");
+        assert_eq!(observations.evaluated.len(), 1, "the front is that of whole trials");
     }
 
     #[test]

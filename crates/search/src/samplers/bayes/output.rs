@@ -88,33 +88,13 @@ impl Output {
         if count < LEAST_VALUES {
             return None;
         }
-        let mut inner: Vec<f64> = data
-            .values
-            .iter()
-            .map(|value| shape.inner(*value))
-            .collect::<Option<_>>()?;
-        // The change of variables: the density of the values is that of the inner ones times d inner / d value.
-        let jacobian: f64 = match shape {
-            Shape::Plain => 0.0,
-            Shape::Log | Shape::MinusLog => -data.values.iter().map(|value| value.abs().ln()).sum::<f64>(),
-        };
-        for (value, shift) in inner.iter_mut().zip(shifts.unwrap_or_default()) {
-            *value -= shift;
-        }
-        let location = inner.iter().sum::<f64>() / count as f64;
-        let variance = inner.iter().map(|value| (value - location).powi(2)).sum::<f64>() / count as f64;
-        let spread = if variance.sqrt() > 1e-12 * location.abs().max(1e-300) {
-            variance.sqrt()
-        } else {
-            1.0
-        };
-        let targets: Vec<f64> = inner.iter().map(|value| (value - location) / spread).collect();
-        let noises: Vec<f64> = data
-            .values
-            .iter()
-            .zip(&data.deviations)
-            .map(|(value, deviation)| (shape.inner_slope(*value) * deviation / spread).powi(2))
-            .collect();
+        let Standardised {
+            location,
+            spread,
+            targets,
+            noises,
+            log_jacobian,
+        } = Standardised::of(data, shape, shifts)?;
         let whole = FitInput {
             axes: encoding.axes(),
             used: &modelled.used,
@@ -129,7 +109,7 @@ impl Output {
             location,
             spread,
             shifted: shifts.is_some(),
-            evidence: fit.log_posterior + jacobian - count as f64 * spread.ln(),
+            evidence: fit.log_posterior + log_jacobian - count as f64 * spread.ln(),
         })
     }
 
@@ -209,6 +189,54 @@ impl Output {
     /// Derivatives of the marginal's mean and deviation by the process's mean and variance.
     pub(super) fn scale(&self, variance: f64) -> (f64, f64) {
         (self.spread, 0.5 * self.spread / variance.sqrt())
+    }
+}
+
+/// Values of a metric in one form, as a process is fitted to them.
+struct Standardised {
+    /// Mean and standard deviation of the transformed values.
+    location: f64,
+    spread: f64,
+    targets: Vec<f64>,
+    /// Variance of each target.
+    noises: Vec<f64>,
+    /// ln of d inner / d value over all values: the density of the values is that of the inner ones times this.
+    log_jacobian: f64,
+}
+
+impl Standardised {
+    /// The values in a form, less what a prior expects of them; `None` where the form cannot give one of them.
+    fn of(data: &MetricData<'_>, shape: Shape, shifts: Option<&[f64]>) -> Option<Self> {
+        let count = data.values.len();
+        let mut inner: Vec<f64> = data
+            .values
+            .iter()
+            .map(|value| shape.inner(*value))
+            .collect::<Option<_>>()?;
+        let log_jacobian: f64 = match shape {
+            Shape::Plain => 0.0,
+            Shape::Log | Shape::MinusLog => -data.values.iter().map(|value| value.abs().ln()).sum::<f64>(),
+        };
+        for (value, shift) in inner.iter_mut().zip(shifts.unwrap_or_default()) {
+            *value -= shift;
+        }
+        let location = inner.iter().sum::<f64>() / count as f64;
+        let variance = inner.iter().map(|value| (value - location).powi(2)).sum::<f64>() / count as f64;
+        let spread = if variance.sqrt() > 1e-12 * location.abs().max(1e-300) {
+            variance.sqrt()
+        } else {
+            1.0
+        };
+        let noises = data.values.iter().zip(&data.deviations);
+        Some(Self {
+            location,
+            spread,
+            targets: inner.iter().map(|value| (value - location) / spread).collect(),
+            noises: noises
+                .map(|(value, deviation)| (shape.inner_slope(*value) * deviation / spread).powi(2))
+                .collect(),
+            log_jacobian,
+        })
     }
 }
 

@@ -3,9 +3,14 @@
 use serde::Serialize;
 
 use super::landscape::Landscape;
+use super::marginal::Marginal;
 use crate::Problem;
 use crate::encode::Point;
+use peft_tune_core::objective::Objective;
 use peft_tune_core::study::Params;
+
+/// Standard deviations between the median and either end of an interval that holds nine tenths.
+pub(super) const QUANTILE: f64 = 1.645;
 
 /// A setting and why it is proposed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -33,6 +38,23 @@ pub struct Predicted {
     pub high: f64,
 }
 
+impl Predicted {
+    /// The prediction of an objective's value.
+    pub(super) fn of(objective: &Objective, marginal: &Marginal) -> Self {
+        let at = |z: f64| {
+            let value = marginal.shape.outer(marginal.mean + z * marginal.deviation);
+            objective.possible(objective.minimised(value))
+        };
+        let (a, b) = (at(-QUANTILE), at(QUANTILE));
+        Self {
+            metric: objective.metric.clone(),
+            median: at(0.0),
+            low: a.min(b),
+            high: a.max(b),
+        }
+    }
+}
+
 /// The proposal of the setting at `point`, with what `landscape` predicts of it.
 pub(super) fn described(
     problem: &Problem,
@@ -42,19 +64,11 @@ pub(super) fn described(
     log_acquisition: f64,
 ) -> Proposal {
     let marginals = landscape.surrogates.marginals(point).unwrap_or_default();
-    let predicted = problem.objectives.iter().zip(&marginals).map(|(objective, marginal)| {
-        let at = |z: f64| {
-            let value = marginal.shape.outer(marginal.mean + z * marginal.deviation);
-            objective.possible(objective.minimised(value))
-        };
-        let (a, b) = (at(-1.645), at(1.645));
-        Predicted {
-            metric: objective.metric.clone(),
-            median: at(0.0),
-            low: a.min(b),
-            high: a.max(b),
-        }
-    });
+    let predicted = problem
+        .objectives
+        .iter()
+        .zip(&marginals)
+        .map(|(objective, marginal)| Predicted::of(objective, marginal));
     let gain = landscape
         .ehvi
         .as_ref()

@@ -15,6 +15,7 @@ use super::proposal::{Proposal, described};
 use super::score::of_params;
 use super::trainings::Trainings;
 use crate::encode::{Encoding, Point};
+use crate::measured_prior::MeasuredPrior;
 use crate::seeded::{Stream, Tried, generator};
 use crate::{CandidateScore, Prior, Problem};
 use peft_tune_core::study::{Params, Trial, TrialNumber, TrialState};
@@ -37,11 +38,7 @@ impl Bayes {
             return without_model();
         }
         let encoding = Encoding::new(&problem.space);
-        let mut observations = Observations::new(problem, &encoding, history, self.cost.as_deref());
-        if !self.earlier.is_empty() {
-            observations.take_earlier(problem, &encoding, &self.earlier, self.cost.as_deref());
-        }
-        observations.leave_out_unknown(problem.objectives.len());
+        let observations = self.observe(problem, &encoding, history);
         let model = self.model(problem, &encoding, &observations);
         let Some(mut landscape) = model.landscape() else {
             return without_model();
@@ -49,14 +46,13 @@ impl Bayes {
         let candidates = Candidates::new(&problem.space, &encoding);
         let shifted: Vec<bool> = landscape.surrogates.outputs.iter().map(Output::is_shifted).collect();
         let shifts = |point: &Point| model.shifts(&shifted, &candidates, point);
-        if let Some(prior) = self.prior.as_deref() {
+        let prior = self.prior.as_deref();
+        let prior = prior.map(|prior| MeasuredPrior::new(problem, history, prior));
+        if let Some(prior) = &prior {
             landscape.surrogates.shifts = Some(&shifts);
             landscape.trainings = Trainings::new(problem, &observations, &candidates, prior, &landscape.counted);
         }
-        let points = history
-            .iter()
-            .filter_map(|trial| encoding.point(&problem.space, &trial.params));
-        let points: Vec<Point> = points.collect();
+        let points = points_of(history, problem, &encoding);
         let tried = landscape.tried(&points);
         if let Some(trainings) = &landscape.trainings {
             // Trainings are counted: what measures a cost alone takes no turn.
@@ -75,7 +71,7 @@ impl Bayes {
             tried,
             only: None,
             near: None,
-            good: good_points(&observations.seen),
+            good: good_points(&observations.evaluated),
             conditioned: history.len(),
         };
         let owed = compare_fairly(&mut search, problem, &observations, &points);
@@ -114,6 +110,17 @@ impl Bayes {
         proposals
     }
 
+    /// What a history teaches, with the trials of earlier studies.
+    fn observe<'a>(&'a self, problem: &Problem, encoding: &Encoding, history: &'a [Trial]) -> Observations<'a> {
+        let cost = self.cost.as_deref();
+        let mut observations = Observations::new(problem, encoding, history, cost);
+        if !self.earlier.is_empty() {
+            observations.take_earlier(problem, encoding, &self.earlier, cost);
+        }
+        observations.leave_out_unknown(problem.objectives.len());
+        observations
+    }
+
     pub(super) fn model<'a>(
         &'a self,
         problem: &'a Problem,
@@ -139,6 +146,14 @@ impl Bayes {
             tests_predictions: false,
         })
     }
+}
+
+/// The points of trials whose params are in the space.
+fn points_of(history: &[Trial], problem: &Problem, encoding: &Encoding) -> Vec<Point> {
+    let points = history
+        .iter()
+        .filter_map(|trial| encoding.point(&problem.space, &trial.params));
+    points.collect()
 }
 
 /// Keeps a search for the least loss near the best training, and to a choice that has had too few trials. The points are

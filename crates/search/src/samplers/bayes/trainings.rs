@@ -8,8 +8,7 @@
 //! | name | meaning |
 //! |---|---|
 //! | L | the loss, not known yet |
-//! | z_1 <= ... <= z_n | losses of the front below the reference; z_0 is minus infinity and z_{n+1} the reference |
-//! | A_k | what the variants' costs add to the volume, in the other objectives, of the front's points with a loss of at most z_k |
+//! | z_k, A_k | losses of the front, and what the variants' costs add to it up to each ([`LossFront`]); z_0 is minus infinity |
 //!
 //! A training runs at the fastest variant that fits; of the others those that matter are measured once all is trained.
 //!
@@ -21,11 +20,11 @@ use std::sync::{Arc, Mutex};
 
 use super::candidates::Candidates;
 use super::ehvi::{difference, log_sum};
+use super::loss_front::LossFront;
 use super::marginal::{LogShare, Marginal, NOTHING};
-use super::observations::{Observations, Seen};
+use super::observations::{EvaluatedPoint, Observations};
 use super::surrogates::{LIKELY, Surrogates};
 use crate::encode::{Point, key};
-use crate::hypervolume::hypervolume;
 use crate::loss_margins::LOSS_BY_CHANCE;
 use crate::{Prior, Problem};
 use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT, counted_as};
@@ -49,16 +48,18 @@ pub(super) struct Trainings<'a> {
     free: Vec<usize>,
     /// Parameters that change a cost and are not free.
     costly: Vec<usize>,
-    /// Parameters with values that learn alike: coordinates of the slower ones, each with that of the fastest.
-    alike: Vec<(usize, Vec<(f64, f64)>)>,
-    /// Losses z_1 ... z_{n+1}.
-    bounds: Vec<f64>,
-    /// Objectives but the loss of the front's points with a loss of at most z_k, for k from 0, and their volume.
-    below: Vec<(Vec<Vec<f64>>, f64)>,
-    /// Reference point of the objectives but the loss.
-    reference: Vec<f64>,
+    alike: Vec<AlikeValues>,
+    front: LossFront,
     /// Variants that were computed, by the coordinates that change a cost.
     known: Mutex<HashMap<Vec<u64>, Option<Arc<Variants>>>>,
+}
+
+/// Values of a parameter that learn alike.
+struct AlikeValues {
+    /// Index of the parameter.
+    parameter: usize,
+    /// Coordinates of the slower ones, each with that of the fastest.
+    faster: Vec<(f64, f64)>,
 }
 
 /// The variants of a training.
@@ -79,7 +80,7 @@ impl<'a> Trainings<'a> {
         observations: &Observations<'_>,
         candidates: &'a Candidates<'a>,
         prior: &'a dyn Prior,
-        counted: &[Seen],
+        counted: &[EvaluatedPoint],
     ) -> Option<Self> {
         let loss = problem
             .objectives
@@ -92,29 +93,6 @@ impl<'a> Trainings<'a> {
             let mut modelled = observations.modelled.iter().enumerate();
             modelled.any(|(output, one)| output != loss && one.used.contains(index))
         };
-        let without = |values: &[f64]| -> Vec<f64> {
-            let values = values.iter().enumerate().filter(|(index, _)| *index != loss);
-            values.map(|(_, value)| *value).collect()
-        };
-        let reference = without(&observations.reference);
-        let most = observations.reference[loss];
-        let feasible = counted.iter().filter(|seen| seen.feasible && seen.values[loss] < most);
-        let mut points: Vec<(f64, Vec<f64>)> = feasible
-            .map(|seen| (seen.values[loss], without(&seen.values)))
-            .collect();
-        points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let (mut bounds, mut below) = (Vec::new(), vec![(Vec::new(), 0.0)]);
-        let mut so_far: Vec<Vec<f64>> = Vec::new();
-        for (value, costs) in points {
-            so_far.push(costs);
-            let volume = hypervolume(&so_far, &reference);
-            // What adds no volume changes no A.
-            if below.last().is_some_and(|(_, last)| volume > *last) {
-                bounds.push(value);
-                below.push((so_far.clone(), volume));
-            }
-        }
-        bounds.push(most);
         let speed = counted_as(THROUGHPUT, &problem.objectives);
         Some(Self {
             candidates,
@@ -127,9 +105,7 @@ impl<'a> Trainings<'a> {
                 .filter(|index| !free.contains(index) && changes_cost(index))
                 .collect(),
             free,
-            bounds,
-            below,
-            reference,
+            front: LossFront::of(loss, counted, &observations.reference),
             known: Mutex::default(),
         })
     }
@@ -158,10 +134,10 @@ impl<'a> Trainings<'a> {
 
     /// A candidate with the fastest of the values that learn as its own do, those of the parameter `except` left as they are.
     pub(super) fn fastest_alike(&self, mut candidate: Point, except: Option<usize>) -> Point {
-        for (index, faster) in self.alike.iter().filter(|(index, _)| Some(*index) != except) {
-            let own = faster.iter().find(|(slower, _)| *slower == candidate[*index]);
-            if let Some((_, fastest)) = own {
-                candidate[*index] = *fastest;
+        for AlikeValues { parameter, faster } in &self.alike {
+            let own = faster.iter().find(|(slower, _)| *slower == candidate[*parameter]);
+            if let Some((_, fastest)) = own.filter(|_| Some(*parameter) != except) {
+                candidate[*parameter] = *fastest;
             }
         }
         candidate
@@ -192,7 +168,7 @@ impl<'a> Trainings<'a> {
         };
         let loss = &marginals[self.loss];
         let mut below = NOTHING;
-        let slabs = self.bounds.iter().zip(&variants.areas).map(|(bound, area)| {
+        let slabs = self.front.bounds().iter().zip(&variants.areas).map(|(bound, area)| {
             let above = loss.log_improvement(*bound);
             let slab = difference(above, below);
             below = above;
@@ -274,15 +250,11 @@ impl<'a> Trainings<'a> {
             }
         }
         let (_, best) = best?;
-        let area = |(points, volume): &(Vec<Vec<f64>>, f64)| {
-            let all: Vec<&[f64]> = points.iter().chain(&costs).map(Vec::as_slice).collect();
-            (hypervolume(&all, &self.reference) - volume).max(0.0)
-        };
         let doublings = |costs: &Vec<f64>| costs.iter().map(|cost| cost.abs().log2() * cost.signum()).sum();
         Some(Variants {
             doublings: costs.iter().map(doublings).fold(f64::INFINITY, f64::min),
             fastest: self.free.iter().map(|index| best[*index]).collect(),
-            areas: self.below.iter().map(area).collect(),
+            areas: self.front.areas(&costs),
         })
     }
 }
@@ -294,8 +266,8 @@ fn alike(
     prior: &dyn Prior,
     speed: &str,
     loss: usize,
-) -> Vec<(usize, Vec<(f64, f64)>)> {
-    let feasible = observations.seen.iter().filter(|seen| seen.feasible);
+) -> Vec<AlikeValues> {
+    let feasible = observations.evaluated.iter().filter(|seen| seen.feasible);
     let Some(best) = feasible.min_by(|a, b| a.values[loss].total_cmp(&b.values[loss])) else {
         return Vec::new();
     };
@@ -310,7 +282,7 @@ fn alike(
         let expected = |level: f64| prior.expected(&at(level), speed).unwrap_or(0.0);
         let fastest = |slower: f64| {
             let learn_alike = |level: &f64| {
-                prior.learns_alike(&at(slower), &at(*level)) && !is_better(observations, (index, slower, *level), loss)
+                prior.learns_alike(&at(slower), &at(*level)) && !is_better(observations, loss, index, [slower, *level])
             };
             let others = levels.iter().copied().filter(|level| *level != slower);
             let fastest = others
@@ -319,7 +291,10 @@ fn alike(
             (expected(fastest) > expected(slower)).then_some((slower, fastest))
         };
         let faster: Vec<(f64, f64)> = levels.iter().filter_map(|slower| fastest(*slower)).collect();
-        (!faster.is_empty()).then_some((index, faster))
+        (!faster.is_empty()).then_some(AlikeValues {
+            parameter: index,
+            faster,
+        })
     };
     let choices = used.filter(|index| candidates.is_choice(*index));
     choices.filter_map(faster_of).collect()
@@ -327,13 +302,13 @@ fn alike(
 
 /// Whether one value of a parameter learned more than another, by more than chance does, in the mean over the pairs of
 /// trainings that differ in nothing else.
-fn is_better(observations: &Observations<'_>, (index, one, other): (usize, f64, f64), loss: usize) -> bool {
+fn is_better(observations: &Observations<'_>, loss: usize, index: usize, [one, other]: [f64; 2]) -> bool {
     let used = &observations.modelled[loss].used;
     let of = |level: f64| {
-        let feasible = observations.seen.iter().filter(|seen| seen.feasible);
+        let feasible = observations.evaluated.iter().filter(|seen| seen.feasible);
         feasible.filter(move |seen| seen.point[index] == level)
     };
-    let is_pair = |a: &Seen, b: &Seen| {
+    let is_pair = |a: &EvaluatedPoint, b: &EvaluatedPoint| {
         let mut others = used.iter().filter(|place| **place != index);
         others.all(|place| (a.point[*place] - b.point[*place]).abs() <= ALIKE)
     };

@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, DeviceLocation, Result};
 
-use super::Form;
+use super::forms::Form;
+use super::launches::both_passes_by;
 use crate::compare::{error, pair, worst};
 use crate::kernel_form::unnoted;
-use crate::ops::attention::{Settings, both_passes};
+use crate::ops::attention::settings::Settings;
 
 /// Largest difference, in parts of the largest value. Rounding to BF16 in both makes up to 1%; a wrong operand makes all of it.
 const ALLOWED: f64 = 0.1;
@@ -230,7 +231,7 @@ pub(super) fn difference(form: Form, head_dim: usize, dtype: DType, device: &Dev
         window: None,
         soft_cap: None,
     };
-    let run = |form| both_passes(Some(form), [&q, &k, &v, &d_o], &OFFSETS, &settings);
+    let run = |form| both_passes_by(form, [&q, &k, &v, &d_o], &OFFSETS, &settings);
     let (own, other) = (run(form)?, run(tiled)?);
     let errors: Result<Vec<f64>> = own.iter().zip(&other).map(|(one, other)| error(one, other)).collect();
     Ok(worst(&errors?))

@@ -1,12 +1,9 @@
 //! Attention: in which forms its kernels are there, and what a block of each is.
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::Device;
 
-use super::first_use::is_right;
-use crate::gpu::{
-    Capability, Header, OPERANDS, STAGES, Source, WARPGROUP, capability, has_warpgroups, pack_size, source,
-};
-use crate::{AttentionKernels, Kernels, kernels};
+use crate::AttentionKernels;
+use crate::gpu::{Capability, Header, OPERANDS, STAGES, Source, WARPGROUP, capability, has_warpgroups, source};
 
 const PARTS: Header = Header {
     name: "attention_parts.cuh",
@@ -71,22 +68,6 @@ pub(super) struct Block {
 }
 
 impl Form {
-    /// The form for these tensors, q first, where they are.
-    pub(super) fn of(tensors: &[&Tensor]) -> Result<Self> {
-        let (q, head_dim) = (tensors[0], tensors[0].dim(2)?);
-        Ok(match q.dtype() != DType::F32 && pack_size(head_dim, tensors) == 8 {
-            true => Self::on_tensor_cores(head_dim, q.dtype(), q.device()),
-            false => Self::Plain,
-        })
-    }
-
-    /// The form on tensor cores for heads of `head_dim` elements. Where it is Hopper's, the first call tries it.
-    pub(super) fn on_tensor_cores(head_dim: usize, dtype: DType, device: &Device) -> Self {
-        let is_wanted = kernels() != Kernels::Tiled && has_warpgroups(device);
-        let hopper = Self::hopper(head_dim).filter(|form| is_wanted && is_right(*form, head_dim, dtype, device));
-        hopper.or_else(|| Self::tiled(head_dim, device)).unwrap_or(Self::Plain)
-    }
-
     /// The tiled form for heads of `head_dim` elements on `device`.
     pub(super) fn tiled(head_dim: usize, device: &Device) -> Option<Self> {
         Self::tiled_with(Shared::of(capability(device)), head_dim)

@@ -12,7 +12,8 @@
 //! highest digit, for the middle one and for the lowest, then those of the next few.
 
 use super::unit::{ROW_BYTES, TILE_ROWS};
-use crate::ops::matmul::tile::LANES;
+use crate::ops::matmul::tile::{LANES, Line};
+use core::arch::x86_64::*;
 pub(super) use peft_tune_core::plan::products::amx::{MR, NR};
 
 /// Pairs or fours of a slice.
@@ -29,4 +30,12 @@ pub(super) const LEFT_LINES: usize = MR;
 /// Bytes of a slice of a NR micro-panel.
 pub(super) const fn right_bytes(vectors: usize) -> usize {
     SLICE_ROWS * vectors * ROW_BYTES
+}
+
+/// Writes a line.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn store(line: &mut Line, value: __m512i) {
+    // SAFETY: a line is one aligned register.
+    unsafe { _mm512_store_si512(line.0.as_mut_ptr().cast(), value) };
 }

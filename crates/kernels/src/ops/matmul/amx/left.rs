@@ -1,9 +1,8 @@
 //! The left operand as the tiles read it: MR micro-panels of 32 rows.
 
 use super::digits::{self, DIGITS, LEFT_FACTORS};
-use super::layout::{LEFT_LINES, MR, SLICE_ROWS};
+use super::layout::{LEFT_LINES, MR, SLICE_ROWS, store};
 use super::pairs;
-use super::right::store;
 use super::unit::TILE_ROWS;
 use crate::ops::element::Element;
 use crate::ops::matmul::finish;

@@ -5,14 +5,15 @@
 
 use super::digits::{self, DIGITS, RIGHT_FACTORS};
 use super::form::Form;
-use super::layout::{NR, SLICE_ROWS, VECTORS};
+use super::layout::{NR, SLICE_ROWS, VECTORS, store};
 use super::pairs;
 use crate::ops::element::Element;
 use crate::ops::matmul::finish;
-use crate::ops::matmul::operand::{Order, Right, Source};
+use crate::ops::matmul::operand::{Right, Source};
+use crate::ops::matmul::order::Order;
 use crate::ops::matmul::pack::{fetch, transpose};
 use crate::ops::matmul::quantized;
-use crate::ops::matmul::quantized::QuantizedSource;
+use crate::ops::matmul::quantized_source::QuantizedSource;
 use crate::ops::matmul::tile::{LANES, Line};
 use core::arch::x86_64::*;
 use std::ops::Range;
@@ -277,12 +278,4 @@ unsafe fn straight_digits<T: Element>(source: &Source<'_, T>, places: Range<usiz
 #[target_feature(enable = "avx512f")]
 fn down(factors: __m512, scale: f32) -> __m512i {
     _mm512_castps_si512(_mm512_mul_ps(factors, _mm512_set1_ps(scale)))
-}
-
-/// Writes a line.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn store(line: &mut Line, value: __m512i) {
-    // SAFETY: a line is one aligned register.
-    unsafe { _mm512_store_si512(line.0.as_mut_ptr().cast(), value) };
 }

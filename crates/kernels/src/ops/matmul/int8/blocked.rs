@@ -9,13 +9,14 @@ use super::tiles;
 use super::{ByteTerm, Form};
 use crate::ops::element::Element;
 use crate::ops::matmul::amx::Tiles;
-use crate::ops::matmul::blocked::{Operand, pack_nr_panel};
-use crate::ops::matmul::engine;
+use crate::ops::matmul::avx512::Avx512;
+use crate::ops::matmul::blocked::pack_nr_panel;
 use crate::ops::matmul::finish;
-use crate::ops::matmul::instructions::Avx512;
 use crate::ops::matmul::operand::{Product, Result, Term};
 use crate::ops::matmul::pack::vectors;
+use crate::ops::matmul::terms;
 use crate::ops::matmul::tile::{self as units, Begin, Line, MrPanel, PanelProduct};
+use crate::ops::matmul::unit_operand::Operand;
 use crate::ops::scratch::grow;
 use crate::ops::simd::{Level, level};
 use crate::thread_pool;
@@ -60,19 +61,12 @@ pub(super) unsafe fn multiply<O: Element>(
     size: (usize, usize),
     result: Result<O>,
 ) {
-    if let Some(others) = engine::pairs(others) {
+    if let Some(others) = terms::pairs(others) {
         // SAFETY: the caller's promise; whoever makes pairs has AVX-512 BF16.
         return unsafe { run(form, bytes, &others, size, result) };
     }
-    let wide: Vec<_> = others.iter().map(|product| engine::widened(product.left)).collect();
-    let others: Vec<_> = others
-        .iter()
-        .zip(&wide)
-        .map(|(product, values)| Term {
-            left: engine::left(product, values),
-            right: product.right,
-        })
-        .collect();
+    let wide = terms::wide(others);
+    let others = terms::wide_terms(others, &wide);
     // SAFETY: the caller's promise.
     unsafe { run::<f32, O>(form, bytes, &others, size, result) };
 }

@@ -1,8 +1,8 @@
 //! Blocks of the right operand as signed codes with factors: those of the weight, or quantized anew from its values.
 
 use super::left::ROUNDER;
-use crate::ops::matmul::operand::Order;
-use crate::ops::matmul::quantized::{CHECKED, QuantizedSource};
+use crate::ops::matmul::order::Order;
+use crate::ops::matmul::quantized_source::{CHECKED, QuantizedSource};
 use crate::ops::simd::multiversion;
 use crate::quant::Int8Blocks;
 use peft_tune_core::plan::BLOCK;

@@ -40,7 +40,7 @@ mod tiles;
 #[cfg(target_arch = "x86_64")]
 use super::amx;
 use super::operand::{Old, Product, Result, Right, Side};
-use super::quantized::QuantizedSource;
+use super::quantized_source::QuantizedSource;
 #[cfg(target_arch = "x86_64")]
 use super::tile::Unit;
 use crate::ops::element::Element;

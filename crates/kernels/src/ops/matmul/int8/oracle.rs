@@ -8,7 +8,7 @@ use half::bf16;
 use peft_tune_core::recipe::ActivationQuantization;
 
 use crate::ops::matmul::QuantizedMatrix;
-use crate::ops::matmul::operand::Order;
+use crate::ops::matmul::order::Order;
 use crate::quant::{ByteRows, Int8, Int8Blocks, Nf4, Quantized};
 
 #[derive(Clone, Copy, Debug)]

@@ -5,9 +5,9 @@
 
 use super::ByteTerm;
 use super::codes::Block;
-use crate::ops::matmul::operand::Order;
+use crate::ops::matmul::order::Order;
 use crate::ops::matmul::pack::{transpose, vectors};
-use crate::ops::matmul::quantized::{CHECKED, QuantizedSource};
+use crate::ops::matmul::quantized_source::{CHECKED, QuantizedSource};
 use crate::ops::matmul::tile::{LANES, Line, VECTORS};
 use core::arch::x86_64::*;
 use peft_tune_core::plan::BLOCK;

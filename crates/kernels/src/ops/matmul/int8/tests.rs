@@ -1,9 +1,10 @@
 //! Products of bytes against plain loops in F64, which round both operands themselves.
 
-use super::super::operand::{Order, Product, Result as Target, Right, Side, Values};
+use super::super::operand::{Product, Result as Target, Right, Side, Values};
+use super::super::order::Order;
 use super::oracle::{Coded, Storage, exact, rounded};
 use super::*;
-use crate::ops::matmul::quantized::QuantizedSource;
+use crate::ops::matmul::quantized_source::QuantizedSource;
 use candle_core::{DType, Device, Tensor};
 use peft_tune_core::recipe::ActivationQuantization;
 use proptest::prelude::*;

@@ -1,13 +1,16 @@
-//! Phases that a trial has to run: the profile phase, the training phase, both or neither; a command whole, in part or
-//! not at all.
+//! Measurements of finished trials, and what they leave of a trial to run: the profile phase, the training phase, both or neither; a
+//! command whole, in part or not at all.
 
-use super::in_progress::Claim;
-use super::reported::{Reported, key, known_after, needed};
-use super::reuse::{Decision, MeasuredRecipes, Measurement, Taken};
+use super::claim::Claim;
+use super::decision::Decision;
+use super::measured_metrics::{MeasuredMetrics, metric_key};
+use super::measured_recipes::MeasuredRecipes;
+use super::measurement::{Measurement, Taken};
+use super::needed_metrics::{known_after, needed};
+use super::whole_task::command_task;
 use crate::space::{Backend, RecipeError, Study, recipe_for};
 use crate::worker::Task;
 use peft_tune_core::objective::LOSS;
-use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{Params, Trial, TrialNumber};
 use peft_tune_kernels::Kernels;
 use peft_tune_search::Problem;
@@ -22,21 +25,21 @@ const NOTHING_SHARE: f64 = 0.1;
 #[derive(Debug)]
 pub(super) enum KnownMeasurements {
     Recipes(Box<MeasuredRecipes>),
-    Command(Reported),
+    Command(MeasuredMetrics),
 }
 
 impl KnownMeasurements {
     pub(super) fn new(study: &Study) -> Self {
         match study.backend {
             Backend::Native | Backend::Trl(_) => Self::Recipes(Box::default()),
-            Backend::Command(_) => Self::Command(Reported::default()),
+            Backend::Command(_) => Self::Command(MeasuredMetrics::default()),
         }
     }
 
     /// Keeps what a finished trial measured in a form of the ops.
     pub(super) fn learn(&mut self, study: &Study, problem: &Problem, trial: &Trial, kernels: Kernels) {
         match self {
-            Self::Command(reported) => reported.learn(problem, trial),
+            Self::Command(known) => known.learn(problem, trial),
             Self::Recipes(known) => {
                 if let Ok(recipe) = recipe_for(study, &trial.params) {
                     known.learn(trial, &recipe, kernels);
@@ -67,7 +70,7 @@ impl KnownMeasurements {
                 .into_iter()
                 .filter(|metric| known_after(problem, metric).is_none());
             return late
-                .map(|metric| Claim::Metric(metric.to_owned(), key(problem, metric, params)))
+                .map(|metric| Claim::Metric(metric.to_owned(), metric_key(problem, metric, params)))
                 .collect();
         };
         let Ok(recipe) = recipe_for(study, params) else {
@@ -90,7 +93,7 @@ impl KnownMeasurements {
         kernels: Kernels,
     ) -> Result<Decision, RecipeError> {
         Ok(match self {
-            Self::Command(reported) => reported.decide(problem, params, command_task(study, params)),
+            Self::Command(known) => known.decide(problem, params, command_task(study, params)),
             Self::Recipes(known) => known.decide(&recipe_for(study, params)?, &study.plan, kernels),
         })
     }
@@ -129,40 +132,6 @@ impl KnownMeasurements {
                 Task::Params { .. } => command_share(problem, &taken, whole_steps),
             },
         }
-    }
-}
-
-/// The whole task of a trial, as if nothing were known.
-///
-/// # Errors
-/// Where the params make no recipe.
-pub(super) fn whole_task(study: &Study, params: &Params) -> Result<Task, RecipeError> {
-    match study.backend {
-        Backend::Command(_) => Ok(command_task(study, params)),
-        Backend::Native | Backend::Trl(_) => Ok(Task::Recipe {
-            recipe: Box::new(recipe_for(study, params)?),
-            plan: study.plan.clone(),
-        }),
-    }
-}
-
-/// The recipe that is stored with a trial.
-pub(super) fn recipe_of(task: &Result<Task, RecipeError>) -> Option<&Recipe> {
-    match task {
-        Ok(Task::Recipe { recipe, .. }) => Some(recipe.as_ref()),
-        Ok(Task::Params { .. }) | Err(_) => None,
-    }
-}
-
-fn command_task(study: &Study, params: &Params) -> Task {
-    let steps = match &study.backend {
-        Backend::Command(command) => command.steps,
-        Backend::Native | Backend::Trl(_) => None,
-    };
-    Task::Params {
-        params: study.all_params(params),
-        seed: study.seed,
-        steps,
     }
 }
 

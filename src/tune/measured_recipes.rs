@@ -9,68 +9,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::worker::{Task, is_of_stop, is_of_training};
-use peft_tune_core::objective::{LOSS, THROUGHPUT, is_of_target};
+use super::decision::Decision;
+use super::measurement::{Measurement, Taken};
+use crate::worker::Task;
+use peft_tune_core::objective::{LOSS, THROUGHPUT};
 use peft_tune_core::recipe::{Recipe, RecipeKey};
-use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialPlan, TrialState};
+use peft_tune_core::study::{FailReason, Phase, Trial, TrialNumber, TrialPlan, TrialState, bound_of};
 use peft_tune_kernels::Kernels;
-
-/// A part of a trial that another trial measured.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Taken {
-    pub(super) part: Measurement,
-    pub(super) source: TrialNumber,
-}
-
-/// A part of a trial that another trial measured, with its metrics.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Inherited {
-    pub(super) part: Measurement,
-    pub(super) source: TrialNumber,
-    pub(super) metrics: Metrics,
-}
-
-/// A part of a trial that can be taken over from another.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Measurement {
-    /// The metrics of the profile phase.
-    Cost,
-    /// The metrics of the training phase.
-    Loss,
-    /// One metric of a command.
-    Metric(String),
-}
-
-impl Measurement {
-    /// The metrics of this part, of all that a trial measured.
-    pub(super) fn of(&self, metrics: &Metrics) -> Metrics {
-        let is_of_it = |name: &str| match self {
-            // Each setting has a prediction of its own, which is not inherited.
-            Self::Cost if is_of_target(name) => false,
-            Self::Cost => !is_of_training(name) && !is_of_stop(name),
-            Self::Loss => is_of_training(name),
-            Self::Metric(metric) => name == metric,
-        };
-        let mut part = metrics.clone();
-        part.retain(is_of_it);
-        part
-    }
-}
-
-/// A decision on what is done with a trial.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Decision {
-    /// A task is run; the rest is inherited.
-    Run { task: Task, taken: Vec<Taken> },
-    /// Every metric is known.
-    Known { taken: Vec<Taken> },
-    /// The settings that decide this part failed in another trial, and would again.
-    Fails {
-        part: Measurement,
-        source: TrialNumber,
-        reason: FailReason,
-    },
-}
 
 /// Key of what decides a cost.
 type CostKey = (RecipeKey, Kernels);
@@ -112,7 +57,7 @@ impl MeasuredRecipes {
                 self.losses.entry(recipe.loss_key()).or_insert(trial.number);
             }
             TrialState::Pruned { .. } => {
-                if let Some(bound) = metrics.value(&at_least(LOSS)) {
+                if let Some(bound) = metrics.value(&bound_of(LOSS)) {
                     let highest = self.loss_bounds.entry(recipe.loss_key()).or_insert(bound);
                     *highest = highest.max(bound);
                 }
@@ -172,37 +117,11 @@ impl MeasuredRecipes {
     }
 }
 
-/// Name of the metric that a pruned trial's `metric` could not have fallen below (or risen above, if it is maximised).
-pub(super) fn at_least(metric: &str) -> String {
-    format!("{metric}_at_least")
-}
-
-/// Name of the metric that says where a pruned trial's `metric` would have ended.
-pub(super) fn expected(metric: &str) -> String {
-    format!("{metric}_expected")
-}
-
-/// Name of the metric that says how uncertain the end of a pruned trial's `metric` is: its standard deviation.
-pub(super) fn expected_deviation(metric: &str) -> String {
-    format!("{metric}_expected_deviation")
-}
-
-/// The metrics of a trial with what it inherited; its own measurements go before.
-pub(super) fn with_inherited(measured: &Metrics, inherited: &[Inherited]) -> Metrics {
-    let mut metrics = Metrics::default();
-    let parts = inherited.iter().map(|part| &part.metrics).chain([measured]);
-    for (name, value) in parts.flat_map(Metrics::iter) {
-        metrics.insert(name, value);
-    }
-    metrics
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::judge::PLANNED_STEPS;
     use peft_tune_core::recipe::{Checkpointing, DataSettings, TrainingLength};
-    use peft_tune_core::study::{AccuracyPlan, MeasurePlan, TrainPlan};
+    use peft_tune_core::study::{AccuracyPlan, MeasurePlan, Metrics, TrainPlan};
 
     const FUSED: Kernels = Kernels::Fused;
 
@@ -327,47 +246,6 @@ mod tests {
         });
         let taken = vec![of(Measurement::Cost, 5), of(Measurement::Loss, 6)];
         assert_eq!(known.decide(&both, &plan(), FUSED), Decision::Known { taken });
-    }
-
-    #[test]
-    fn what_is_taken_over_is_a_part_s_and_what_was_measured_goes_before() {
-        let metrics: Metrics = [
-            ("loss", 2.0),
-            ("loss_at_least", 1.0),
-            ("throughput", 60.0),
-            ("train_s", 3.0),
-        ]
-        .into();
-        assert_eq!(Measurement::Cost.of(&metrics), [("throughput", 60.0)].into());
-        assert_eq!(Measurement::Loss.of(&metrics), [("loss", 2.0), ("train_s", 3.0)].into());
-        assert_eq!(
-            Measurement::Metric("train_s".to_owned()).of(&metrics),
-            [("train_s", 3.0)].into()
-        );
-        let inherited = Inherited {
-            part: Measurement::Loss,
-            source: TrialNumber(4),
-            metrics: Measurement::Loss.of(&metrics),
-        };
-        assert_eq!(
-            with_inherited(&[("throughput", 7.0), ("train_s", 1.0)].into(), &[inherited]),
-            [("throughput", 7.0), ("loss", 2.0), ("train_s", 1.0)].into()
-        );
-    }
-
-    #[test]
-    fn what_a_stopped_trial_says_of_its_end_is_no_cost() {
-        let of_the_stop = [
-            PLANNED_STEPS.to_owned(),
-            at_least(LOSS),
-            expected(LOSS),
-            expected_deviation(LOSS),
-        ];
-        let mut metrics = Metrics::from([("throughput", 60.0)]);
-        for name in &of_the_stop {
-            metrics.insert(name, 5.0);
-        }
-        assert_eq!(Measurement::Cost.of(&metrics), [("throughput", 60.0)].into());
     }
 
     #[test]

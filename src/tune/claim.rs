@@ -4,8 +4,8 @@
 //! when that is known, and takes it over; where the other failed or was lost, it measures itself. Only trials that run are
 //! waited for and they always end, so nothing waits for ever.
 
-use super::reported::Key;
-use super::reuse::Measurement;
+use super::measured_metrics::MetricKey;
+use super::measurement::Measurement;
 use peft_tune_core::recipe::RecipeKey;
 
 /// Something that one trial measures for all that share its key.
@@ -14,7 +14,7 @@ pub(super) enum Claim {
     Cost(RecipeKey),
     Loss(RecipeKey),
     /// A metric of a command that is known at the end only.
-    Metric(String, Key),
+    Metric(String, MetricKey),
 }
 
 impl Claim {

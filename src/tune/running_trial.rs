@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::in_progress::Claim;
-use super::judge::{Order, UnderWay};
+use super::claim::Claim;
+use super::judge::{StopOrder, UnderWay};
 use super::kernel_fault::KernelFault;
+use super::measurement::{Inherited, Measurement, with_inherited};
+use super::needed_metrics::final_after;
 use super::record::evaluation_metrics;
-use super::reported::final_after;
-use super::reuse::{Inherited, Measurement, with_inherited};
 use crate::store::StepRecord;
 use crate::worker::{HeldOutLosses, Task};
 use peft_tune_core::objective::THROUGHPUT;
@@ -36,7 +36,7 @@ pub(super) struct TrialOutlook {
 }
 
 /// A trial under way, with what it told so far.
-pub(super) struct Running {
+pub(super) struct RunningTrial {
     /// Number of the attempt at the trial, from 1.
     attempt: u64,
     /// Form of the ops that the trial computes in.
@@ -67,10 +67,10 @@ pub(super) struct Running {
     ends_itself: bool,
     /// Order to stop, once given. What comes after it is not looked at, so that a trial's outcome does not depend on
     /// how quickly it stops.
-    order: Option<Order>,
+    order: Option<StopOrder>,
 }
 
-impl Running {
+impl RunningTrial {
     /// An attempt at a trial that begins; `total_steps` are those of its training, where they are known.
     pub(super) fn new(attempt: u64, kernels: Kernels, outlook: TrialOutlook, total_steps: Option<u64>) -> Self {
         Self {
@@ -169,7 +169,7 @@ impl Running {
     }
 
     /// Stops the trial by an order.
-    pub(super) fn stop(&mut self, order: Order) {
+    pub(super) fn stop(&mut self, order: StopOrder) {
         self.order = Some(order);
     }
 
@@ -327,8 +327,8 @@ fn with_predicted(mut metrics: Metrics, predicted: &Metrics) -> Metrics {
 mod tests {
     use super::*;
 
-    fn running() -> Running {
-        Running::new(1, Kernels::default(), TrialOutlook::default(), None)
+    fn running() -> RunningTrial {
+        RunningTrial::new(1, Kernels::default(), TrialOutlook::default(), None)
     }
 
     fn claim(metric: &str) -> Claim {

@@ -18,8 +18,8 @@ use peft_tune_core::study::Params;
 /// The attribute of a study that says whose it is.
 const MARK: &str = "peft_tune";
 
-/// Statements that delete the rows which belong to a trial.
-const PARTS: [&str; 5] = [
+/// Statements that delete the rows which belong to a trial, but for its own.
+const DELETE_ROWS_OF_TRIAL: [&str; 5] = [
     "delete from trial_values where trial_id = ?",
     "delete from trial_params where trial_id = ?",
     "delete from trial_intermediate_values where trial_id = ?",
@@ -33,12 +33,12 @@ pub struct OptunaFile {
     path: PathBuf,
     pool: SqlitePool,
     /// The study as it was written last.
-    known: Option<Known>,
+    written: Option<WrittenStudy>,
 }
 
-/// A study as it was written.
+/// A study as it was written: how many trials it had, and how Optuna saw their parameters.
 #[derive(Debug)]
-struct Known {
+struct WrittenStudy {
     trials: usize,
     parameters: BTreeMap<String, OptunaParameter>,
 }
@@ -52,7 +52,6 @@ pub struct OptunaStudy<'a> {
     pub space: Option<&'a SearchSpace>,
     /// All trials of the study.
     pub runs: &'a [TrialRun],
-    /// The recommended trial, and the notes on it.
     pub recommended: Option<RecommendedTrial<'a>>,
 }
 
@@ -65,7 +64,7 @@ impl OptunaFile {
         Ok(Self {
             pool: open_foreign(path).await?,
             path: path.to_owned(),
-            known: None,
+            written: None,
         })
     }
 
@@ -75,7 +74,7 @@ impl OptunaFile {
     /// [`StoreError::OptunaOther`] where the file has another study of that name, [`StoreError::OptunaSchema`] where another
     /// Optuna made it, or where writing fails; nothing is written then.
     pub async fn put(&mut self, study: &OptunaStudy<'_>, changed: &[&TrialRun]) -> Result<(), StoreError> {
-        let (parameters, is_explained) = explained(self.known.take(), study);
+        let (parameters, is_explained) = explained(self.written.take(), study);
         let failed = |error| StoreError::from_sqlx(&self.path, error);
         let mut transaction = self.pool.begin_with("begin immediate").await.map_err(failed)?;
         self.check_schema(&mut transaction).await?;
@@ -94,12 +93,12 @@ impl OptunaFile {
                     Some(trial) => *trial,
                     None => insert_trial(&mut transaction, id, number).await?,
                 };
-                for part in PARTS {
-                    sqlx::query(part).bind(trial).execute(&mut *transaction).await?;
+                for delete in DELETE_ROWS_OF_TRIAL {
+                    sqlx::query(delete).bind(trial).execute(&mut *transaction).await?;
                 }
                 write_trial(&mut transaction, trial, study.overview, run, &parameters).await?;
-                if let Some((_, notes)) = study.recommended.as_ref().filter(|(one, _)| *one == number) {
-                    write_notes(&mut transaction, trial, notes).await?;
+                if let Some(recommended) = study.recommended.as_ref().filter(|one| one.trial == number) {
+                    write_notes(&mut transaction, trial, &recommended.notes).await?;
                 }
             }
             if !is_explained {
@@ -108,7 +107,7 @@ impl OptunaFile {
             transaction.commit().await
         };
         written.await.map_err(failed)?;
-        self.known = Some(Known {
+        self.written = Some(WrittenStudy {
             trials: study.runs.len(),
             parameters,
         });
@@ -177,16 +176,16 @@ impl OptunaFile {
 
 /// The study's parameters as Optuna sees them, and whether all of its trials in the file were written so. A trial's values
 /// never change: only more trials let Optuna see the parameters otherwise.
-fn explained(known: Option<Known>, study: &OptunaStudy<'_>) -> (BTreeMap<String, OptunaParameter>, bool) {
-    let Some(known) = known else {
+fn explained(written: Option<WrittenStudy>, study: &OptunaStudy<'_>) -> (BTreeMap<String, OptunaParameter>, bool) {
+    let Some(written) = written else {
         return (parameters(study.runs, study.space), false);
     };
-    if known.trials == study.runs.len() {
-        return (known.parameters, true);
+    if written.trials == study.runs.len() {
+        return (written.parameters, true);
     }
     let parameters = parameters(study.runs, study.space);
     let is_same = |(name, parameter): (&String, &OptunaParameter)| {
-        let known = known.parameters.get(name);
+        let known = written.parameters.get(name);
         known.is_some_and(|known| known.distribution == parameter.distribution)
     };
     let is_explained = parameters.iter().all(is_same);

@@ -9,22 +9,24 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-use super::reuse::{Decision, Measurement, Taken};
+use super::decision::Decision;
+use super::measurement::{Measurement, Taken};
+use super::needed_metrics::{known_after, needed};
 use crate::worker::Task;
-use peft_tune_core::study::{FailReason, Metrics, Params, Trial, TrialNumber, TrialState};
+use peft_tune_core::study::{FailReason, Params, Trial, TrialNumber, TrialState};
 use peft_tune_search::Problem;
 
 /// Digest of a metric and the params that can change it, half of a SHA-256: params with the same one share the metric.
-pub(super) type Key = [u8; 16];
+pub(super) type MetricKey = [u8; 16];
 
 /// Measurements of a command's metrics by the params that can change them.
 #[derive(Debug, Default)]
-pub(super) struct Reported {
-    values: BTreeMap<Key, TrialNumber>,
-    out_of_memory: BTreeMap<Key, (TrialNumber, FailReason)>,
+pub(super) struct MeasuredMetrics {
+    values: BTreeMap<MetricKey, TrialNumber>,
+    out_of_memory: BTreeMap<MetricKey, (TrialNumber, FailReason)>,
 }
 
-impl Reported {
+impl MeasuredMetrics {
     /// Keeps what a finished trial measured; the first measurement of a key stays.
     pub(super) fn learn(&mut self, problem: &Problem, trial: &Trial) {
         let (metrics, steps) = match &trial.state {
@@ -43,7 +45,7 @@ impl Reported {
         for metric in needed(problem) {
             let is_final = steps == u64::MAX || known_after(problem, metric).is_some_and(|after| after <= steps);
             if metrics.value(metric).is_some() && is_final {
-                let key = key(problem, metric, &trial.params);
+                let key = metric_key(problem, metric, &trial.params);
                 self.values.entry(key).or_insert(trial.number);
             }
         }
@@ -61,7 +63,7 @@ impl Reported {
         let mut taken = Vec::new();
         let mut unknown = 0;
         for metric in needed(problem) {
-            match self.values.get(&key(problem, metric, params)) {
+            match self.values.get(&metric_key(problem, metric, params)) {
                 None => unknown += 1,
                 Some(source) => taken.push(Taken {
                     part: Measurement::Metric(metric.to_owned()),
@@ -76,38 +78,8 @@ impl Reported {
     }
 }
 
-/// The metrics that a complete trial has: those of objectives and constraints, each once.
-pub(super) fn needed(problem: &Problem) -> Vec<&str> {
-    let objectives = problem.objectives.iter().map(|objective| objective.metric.as_str());
-    let constraints = problem.constraints.iter().map(|constraint| constraint.metric.as_str());
-    let mut metrics: Vec<&str> = Vec::new();
-    for metric in objectives.chain(constraints) {
-        if !metrics.contains(&metric) {
-            metrics.push(metric);
-        }
-    }
-    metrics
-}
-
-/// Steps after which a metric is known, where that is before the end.
-pub(super) fn known_after(problem: &Problem, metric: &str) -> Option<u64> {
-    let mut objectives = problem.objectives.iter();
-    objectives.find(|objective| objective.metric == metric)?.known_after
-}
-
-/// The `metrics` that are final after `step` steps.
-pub(super) fn final_after(problem: &Problem, metrics: &Metrics, step: u64) -> Metrics {
-    let mut known = Metrics::default();
-    for (name, value) in metrics.iter() {
-        if known_after(problem, name).is_some_and(|after| after <= step) {
-            known.insert(name, value);
-        }
-    }
-    known
-}
-
 /// Digest of a metric and the canonical JSON of the params that can change it.
-pub(super) fn key(problem: &Problem, metric: &str, params: &Params) -> Key {
+pub(super) fn metric_key(problem: &Problem, metric: &str, params: &Params) -> MetricKey {
     let affects = |name: &str| {
         let parameter = problem.space.parameters.iter().find(|parameter| parameter.name == name);
         let affects = parameter.and_then(|parameter| parameter.affects.as_ref());
@@ -116,7 +88,7 @@ pub(super) fn key(problem: &Problem, metric: &str, params: &Params) -> Key {
     let mut deciding = params.clone();
     deciding.retain(|name, _| affects(name));
     let text = serde_json::to_string(&(metric, deciding)).expect("params hold only values that JSON has");
-    let mut half = Key::default();
+    let mut half = MetricKey::default();
     half.copy_from_slice(&Sha256::digest(text)[..16]);
     half
 }
@@ -132,8 +104,8 @@ fn names_memory(metric: &str) -> bool {
     words.any(|word| word.eq_ignore_ascii_case("memory") || word.eq_ignore_ascii_case("mem"))
 }
 
-fn memory_key(problem: &Problem, params: &Params) -> Option<Key> {
-    Some(key(problem, memory_metric(problem)?, params))
+fn memory_key(problem: &Problem, params: &Params) -> Option<MetricKey> {
+    Some(metric_key(problem, memory_metric(problem)?, params))
 }
 
 #[cfg(test)]
@@ -141,7 +113,7 @@ mod tests {
     use super::*;
     use peft_tune_core::objective::Objective;
     use peft_tune_core::space::{Distribution, Parameter, SearchSpace};
-    use peft_tune_core::study::{ParamValue, Phase};
+    use peft_tune_core::study::{Metrics, ParamValue, Phase};
 
     fn problem() -> Problem {
         let parameter = |name: &str, affects: Option<&[&str]>| Parameter {
@@ -203,10 +175,10 @@ mod tests {
     #[test]
     fn a_metric_is_taken_over_where_nothing_that_can_change_it_differs() {
         let problem = problem();
-        let mut reported = Reported::default();
+        let mut known = MeasuredMetrics::default();
         let metrics = [("speed", 1.0), ("memory", 2.0), ("error", 3.0)].into();
-        reported.learn(&problem, &trial(4, params(1, 1, 1), TrialState::Complete { metrics }));
-        let decide = |params| reported.decide(&problem, &params, task());
+        known.learn(&problem, &trial(4, params(1, 1, 1), TrialState::Complete { metrics }));
+        let decide = |params| known.decide(&problem, &params, task());
         assert_eq!(inherited(&decide(params(1, 2, 1))), ["speed from 4", "memory from 4"]);
         assert_eq!(inherited(&decide(params(1, 1, 2))), ["error from 4"]);
         assert!(inherited(&decide(params(2, 1, 1))).is_empty());
@@ -216,21 +188,21 @@ mod tests {
     #[test]
     fn a_stopped_trial_leaves_only_what_was_final_by_then() {
         let problem = problem();
-        let mut reported = Reported::default();
+        let mut known = MeasuredMetrics::default();
         let state = TrialState::Pruned {
             at_step: 5,
             rule: "dominance".to_owned(),
             metrics: [("speed", 1.0), ("error", 9.0)].into(),
         };
-        reported.learn(&problem, &trial(0, params(1, 1, 1), state));
-        let decision = reported.decide(&problem, &params(1, 1, 1), task());
+        known.learn(&problem, &trial(0, params(1, 1, 1), state));
+        let decision = known.decide(&problem, &params(1, 1, 1), task());
         assert_eq!(inherited(&decision), ["speed from 0"]);
     }
 
     #[test]
     fn what_ran_out_of_memory_does_so_with_another_rate() {
         let problem = problem();
-        let mut reported = Reported::default();
+        let mut known = MeasuredMetrics::default();
         let reason = FailReason::OutOfMemory {
             phase: Phase::Train,
             in_use_bytes: None,
@@ -241,8 +213,8 @@ mod tests {
             reason,
             metrics: Metrics::default(),
         };
-        reported.learn(&problem, &trial(0, params(1, 1, 1), state));
-        let fails = |params| matches!(reported.decide(&problem, &params, task()), Decision::Fails { .. });
+        known.learn(&problem, &trial(0, params(1, 1, 1), state));
+        let fails = |params| matches!(known.decide(&problem, &params, task()), Decision::Fails { .. });
         assert!(fails(params(1, 3, 1)) && !fails(params(1, 1, 2)));
     }
 
