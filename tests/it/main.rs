@@ -188,6 +188,8 @@ mod init;
 mod spaces_shipped;
 /// Sparse weights: what stays, trainings, searches, merged models and what is refused.
 mod sparsity;
+/// Plans of a study for one tool, and the baseline that they answer for.
+mod stack_baseline;
 /// The results database: files, layouts of other versions, resuming, being killed, and its document.
 mod store;
 

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
+use super::baseline_setting::baseline_recipe;
 use super::own_engine;
 use super::stack_args::StackArgs;
 use super::stack_plan::{FrontierPoint, StackPlan, lengths_around};
 use super::stack_text::{setting_text, to_json, to_text};
 use crate::cli::CliError;
 use crate::cli::data::model_family::shape_of;
-use crate::cli::data::study_file::{base_of, study_of};
+use crate::cli::data::study_file::study_of;
 use crate::cli::data::study_rows::lengths_of;
 use crate::cli::forecast;
 use crate::cli::options::database::{DatabaseArgs, block_on};
@@ -128,21 +129,21 @@ fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, 
 
 fn studied(file: &Path, args: &StackArgs, stack: Tool) -> Result<Asked, CliError> {
     let (study, has_data) = study_of(file)?;
-    let base = base_of(&study)?;
-    if !base.trainer.is_sft() && stack != Tool::Trl {
+    let recipe = baseline_recipe(&study)?;
+    if !recipe.trainer.is_sft() && stack != Tool::Trl {
         return Err(CliError::bad(format!(
             "`trainer: {}` is predicted as TRL trains it, and not in {}; write `--stack trl`",
-            base.trainer,
+            recipe.trainer,
             stack.title()
         )));
     }
-    let mut setting = stack.setting_of(base);
-    let lengths = lengths_of(&study, base, has_data)?;
-    let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&base.batch));
+    let mut setting = stack.setting_of(&recipe);
+    let lengths = lengths_of(&study, &recipe, has_data)?;
+    let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&recipe.batch));
     let note = longest.and_then(|longest| shorten(&mut setting, longest));
     Ok(Asked {
         setting,
-        model: args.model.clone().unwrap_or_else(|| base.model.clone()),
+        model: args.model.clone().unwrap_or(recipe.model),
         lengths,
         notes: note.into_iter().collect(),
     })
