@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::settings_file::{parsed, text_of, tool_of, words_of};
+use super::settings_file::{Parsed, parsed, text_of, tool_of, words_of};
 use super::{Keys, Reader, StackFileError};
 use crate::tools::Tool;
 use peft_tune_core::predict::stack::{Number, StackChoices, StackSetting, WeightForm};
@@ -88,11 +88,15 @@ pub fn read_recipe(path: &Path, asked: Option<Tool>) -> Result<Imported, StackFi
 /// # Errors
 /// Errors of [`read_recipe`] that are about what the file says.
 pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Imported, StackFileError> {
-    let values = parsed(path, text)?;
+    let Parsed { values, notes } = parsed(path, text)?;
     let keys = Keys::new(path, &values);
     let trains = tool_of(&keys, text, asked)?;
     let words = words_of(trains, &keys);
     let mut reader = Reader::new(&keys, text, [trains, words]);
+    for note in notes {
+        reader.assume(note.clone());
+        reader.note(note);
+    }
     (words.import().read)(&mut reader)?;
     Ok(reader.finish())
 }

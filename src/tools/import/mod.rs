@@ -3,6 +3,7 @@
 
 pub(super) mod adapter;
 pub(super) mod choices;
+mod command_line;
 pub(super) mod data;
 mod error;
 mod file_keys;

@@ -1,35 +1,8 @@
-//! Settings in programs: `--key value` pairs of a command line, and `key=value` arguments of a Python script.
+//! Settings in Python scripts: `key=value` arguments, as far as they are written out.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
-
-/// `--key value` pairs of a command line or a shell script; empty where the text has none.
-pub(in crate::tools) fn arguments(text: &str) -> Map<String, Value> {
-    let words: Vec<&str> = text.split_whitespace().filter(|word| *word != "\\").collect();
-    let mut all = Map::new();
-    for (place, word) in words.iter().enumerate() {
-        let Some(key) = word.strip_prefix("--").filter(|key| !key.is_empty()) else {
-            continue;
-        };
-        if let Some((key, value)) = key.split_once('=') {
-            all.insert(key.to_owned(), Value::String(unquoted(value)));
-            continue;
-        }
-        let rest = words.get(place + 1..).unwrap_or_default();
-        let values: Vec<String> = rest
-            .iter()
-            .take_while(|word| !word.starts_with("--"))
-            .map(|word| unquoted(word))
-            .collect();
-        let value = match values.is_empty() {
-            true => Value::Bool(true),
-            false => Value::String(values.join(",")),
-        };
-        all.insert(key.to_owned(), value);
-    }
-    all
-}
 
 /// `key=value` where the value is written out: numbers, texts, `True`, `False`, lists, maps. The first of a name counts; what
 /// is computed is left out.
@@ -132,10 +105,6 @@ fn quoted(word: &str) -> Option<Value> {
     Some(Value::String(inside.to_owned()))
 }
 
-fn unquoted(word: &str) -> String {
-    word.trim_matches(['"', '\'', '[', ']']).to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -161,7 +130,6 @@ mod tests {
         assert!(!read.contains_key("rate") && !read.contains_key("dtype") && !read.contains_key("a"));
         for odd in ["=", "a=[", "é=1", "a='", "==", "a=\"ü"] {
             python(odd);
-            arguments(odd);
         }
     }
 }
