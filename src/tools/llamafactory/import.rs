@@ -9,8 +9,8 @@ use crate::tools::Tool;
 use crate::tools::import::data::{is_file, located, on_hub, rename};
 use crate::tools::import::{Keys, Reader, StackFileError, adapter, precision, text_of, trainer};
 use peft_tune_core::recipe::{
-    Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerKind, ScheduleKind, TargetModules, TargetPreset,
-    TrainingData, TrainingLength,
+    Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, ScheduleKind, TargetModules, TargetPreset, TrainingData,
+    TrainingLength,
 };
 
 const ADAPTER: adapter::AdapterKeys = adapter::AdapterKeys {
@@ -34,6 +34,15 @@ const TRAINER: trainer::TrainerKeys = trainer::TrainerKeys {
     usual_optimizer: "adamw_torch",
     ..trainer::TrainerKeys::OF_TRANSFORMERS
 };
+
+/// Flags that go before the optimizer's name, each with the optimizer that is taken then.
+const OPTIMIZERS: [(&str, &str); 5] = [
+    ("use_galore", "galore_adamw"),
+    ("use_apollo", "apollo_adamw"),
+    ("use_badam", "badam"),
+    ("use_adam_mini", "adam_mini"),
+    ("use_muon", "muon"),
+];
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
@@ -70,10 +79,12 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let is_off = keys.flag("disable_gradient_checkpointing")?;
     reader.recomputes(is_off.map(|is_off| !is_off), keys.flag("use_unsloth_gc")?);
     memory::read(reader)?;
-    if keys.flag("use_muon")?.unwrap_or(false) {
-        reader.recipe.optimizer.kind = OptimizerKind::Muon;
-        (reader.choices.optimizer, reader.choices.foreach) = (None, None);
-        reader.said("optimizer");
+    for (flag, name) in OPTIMIZERS {
+        if keys.flag(flag)?.unwrap_or(false) {
+            (reader.choices.optimizer, reader.choices.foreach) = (None, None);
+            reader.optimizer_of(&format!("{flag}: true"), name);
+            break;
+        }
     }
     if keys.flag("disable_shuffling")?.unwrap_or(false) {
         reader.recipe.training.shuffle = false;

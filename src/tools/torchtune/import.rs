@@ -130,7 +130,7 @@ fn optimizer(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             reader.recipe.optimizer.kind = kind;
             reader.said("optimizer");
         }
-        None => reader.unknown_optimizer("optimizer._component_", &class),
+        None => reader.optimizer("optimizer._component_", &class),
     }
     if reader.recipe.optimizer.kind == OptimizerKind::Sgd {
         // torch's has none unless it is asked for.
