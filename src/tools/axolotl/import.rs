@@ -3,7 +3,7 @@
 use super::memory;
 use crate::tools::Tool;
 use crate::tools::import::data::{files, is_file, located, on_hub, rename};
-use crate::tools::import::{Keys, Reader, StackFileError, adapter, precision, trainer};
+use crate::tools::import::{Keys, Reader, StackFileError, adapter, adapter_start, precision, trainer};
 use peft_tune_core::recipe::{
     DataFormat, DataSettings, HeldOut, LongRows, LossOn, ScheduleKind, TargetModules, TargetPreset, TemplateTargets,
 };
@@ -15,6 +15,7 @@ const ADAPTER: adapter::AdapterKeys = adapter::AdapterKeys {
     layers: "peft_layers_to_transform",
     rank_pattern: "lora_rank_pattern",
     alpha_pattern: "lora_alpha_pattern",
+    init: "peft_init_lora_weights",
 };
 
 const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
@@ -59,6 +60,10 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     precision::read(reader, &PRECISION)?;
     reader.values(&[Tool::Axolotl])?;
     adapter::read(reader, &ADAPTER)?;
+    if let Some(peft) = keys.part("peft", "peft.") {
+        adapter_start::loftq(reader, "peft.loftq_config", &peft);
+        reader.part_unread(&peft, "peft.", &[]);
+    }
     let is_all = keys.flag("lora_target_linear")?.unwrap_or(false);
     if let Some(adapter) = reader.recipe.adapter.as_mut().filter(|_| is_all) {
         adapter.target_modules = TargetModules::Preset(TargetPreset::AllLinear);

@@ -2,6 +2,7 @@
 //! parts that several tools have.
 
 pub(super) mod adapter;
+pub(super) mod adapter_start;
 pub(super) mod choices;
 mod command_line;
 pub(super) mod data;

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::memory;
 use crate::tools::Tool;
+use crate::tools::import::adapter_start::PISSA_INIT;
 use crate::tools::import::data::{is_file, located, on_hub, rename};
 use crate::tools::import::{Keys, Reader, StackFileError, adapter, precision, text_of, trainer};
 use peft_tune_core::recipe::{
@@ -21,6 +22,7 @@ const ADAPTER: adapter::AdapterKeys = adapter::AdapterKeys {
     layers: "layers_to_transform",
     rank_pattern: "rank_pattern",
     alpha_pattern: "alpha_pattern",
+    init: PISSA_INIT,
 };
 
 const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::dataset_card::{self, SplitFiles};
-use super::memory;
+use super::{memory, peft_example};
 use crate::tools::Tool;
 use crate::tools::import::data::{files, is_file, located, on_hub, rename};
 use crate::tools::import::trainer::{self, TrainerKeys};
@@ -21,11 +21,14 @@ const OF_TRL: adapter::AdapterKeys = adapter::AdapterKeys {
     layers: "layers_to_transform",
     rank_pattern: "rank_pattern",
     alpha_pattern: "alpha_pattern",
+    init: "init_lora_weights",
 };
 
 const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
     is_double: |keys| {
-        let said = keys.flag("use_bnb_nested_quant")?;
+        let said = keys
+            .flag("use_bnb_nested_quant")?
+            .or(keys.flag(peft_example::IS_DOUBLE)?);
         Ok(said.or(keys.flag("bnb_4bit_use_double_quant")?).unwrap_or(false))
     },
     ..precision::PrecisionKeys::NONE
@@ -40,6 +43,7 @@ const BUILDERS: [&str; 4] = ["json", "csv", "parquet", "text"];
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
     defaults(reader);
+    peft_example::defaults(reader);
     if OF_PREFERENCES.iter().any(|key| keys.has(key)) {
         reader.note("a file of one of TRL's trainers of preferences: here it is read as supervised fine-tuning; say which in `trainer`");
     }
@@ -53,11 +57,12 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let is_script = is_script(keys.path());
     // With PEFT's `LoraConfig`, and not with TRL's own arguments.
     let has_lora_config = is_script && keys.has("r") && !keys.has("lora_r");
-    let has_adapter = keys.flag("use_peft")?.unwrap_or(keys.has("lora_r") || has_lora_config);
+    let uses_peft = keys.flag("use_peft")?.or(keys.flag(peft_example::USES_LORA)?);
+    let has_adapter = uses_peft.unwrap_or(keys.has("lora_r") || has_lora_config);
     if has_lora_config {
         reader.recipe.adapter = Some(adapter::default(8, 8.0, 0.0));
     }
-    if keys.has("use_peft") {
+    if uses_peft.is_some() {
         reader.said("method");
     }
     if !has_adapter {
@@ -78,6 +83,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         keys.flag("activation_offloading")?,
     );
     memory::read(reader)?;
+    peft_example::read(reader)?;
     data(reader)?;
     targets(reader)?;
     held_out(reader)
