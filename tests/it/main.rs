@@ -199,6 +199,8 @@ mod generate;
 mod profile;
 /// Models whose LM head is the embedding: adapters on either end, and files with another one.
 mod tied_embeddings;
+/// Small files of other tools: what is read of each, and what is refused by name.
+mod tool_files;
 /// Studies in experiment trackers.
 mod trackers;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.

@@ -23,6 +23,13 @@ impl CommandLine {
         commands.iter().filter_map(|words| Self::of(words)).collect()
     }
 
+    /// The command that a file's heading says it is started by.
+    pub(in crate::tools) fn in_comments(text: &str) -> Option<Self> {
+        let comments = text.lines().filter_map(|line| line.trim_start().strip_prefix('#'));
+        let mut commands = comments.flat_map(Self::all);
+        commands.find(|command| command.options.contains_key("config"))
+    }
+
     fn of(words: &[String]) -> Option<Self> {
         let is_option = |word: &String| name_of(word).is_some();
         let tool = words.iter().position(|word| TOOLS.contains(&file_name(word)));
@@ -238,6 +245,10 @@ mod tests {
         ] {
             assert_eq!(one(text).started.join(" "), started, "{text}");
         }
+        let heading = "# trl dpo --config trl_dpo.yaml\n# written by hand\nbeta: 0.1\n";
+        let heading = CommandLine::in_comments(heading).unwrap();
+        assert_eq!(heading.started, ["trl", "dpo"]);
+        assert_eq!(CommandLine::in_comments("# about --beta\nbeta: 0.1\n"), None);
     }
 
     #[test]
@@ -258,6 +269,7 @@ mod tests {
         #[test]
         fn no_text_is_too_odd(text in "[-# \\\\\n\"'$()|&;<>=a-c.é]{0,60}") {
             CommandLine::all(&text);
+            CommandLine::in_comments(&text);
         }
 
         #[test]

@@ -28,4 +28,16 @@ pub enum StackFileError {
         /// What to write in its place.
         instead: &'static str,
     },
+    #[error("{}: by `{words}` {tool} {what}; {instead}", path.display())]
+    OtherTask {
+        path: PathBuf,
+        /// What says so: a key with its value, or a command.
+        words: String,
+        /// The tool as messages call it.
+        tool: &'static str,
+        /// Rest of a sentence that begins with the tool.
+        what: &'static str,
+        /// What to do.
+        instead: &'static str,
+    },
 }

@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::settings_file::{Parsed, parsed, text_of, tool_of, words_of};
-use super::{Keys, Reader, StackFileError};
+use super::settings_file::{Parsed, is_script, parsed, text_of, tool_of, words_of};
+use super::task::{FoundTask, trainer_of};
+use super::{Keys, Reader, StackFileError, preference};
 use crate::tools::Tool;
 use peft_tune_core::predict::stack::{Number, StackChoices, StackSetting, WeightForm};
 use peft_tune_core::recipe::settings::settings;
@@ -88,16 +89,26 @@ pub fn read_recipe(path: &Path, asked: Option<Tool>) -> Result<Imported, StackFi
 /// # Errors
 /// Errors of [`read_recipe`] that are about what the file says.
 pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Imported, StackFileError> {
-    let Parsed { values, notes } = parsed(path, text)?;
+    let Parsed {
+        values,
+        started,
+        mut notes,
+    } = parsed(path, text)?;
     let keys = Keys::new(path, &values);
     let trains = tool_of(&keys, text, asked)?;
     let words = words_of(trains, &keys);
     let mut reader = Reader::new(&keys, text, [trains, words]);
+    if !is_script(path) {
+        let FoundTask { trainer, note } = trainer_of(&keys, words, text, &started)?;
+        reader.recipe.trainer = trainer;
+        notes.extend(note);
+    }
     for note in notes {
         reader.assume(note.clone());
         reader.note(note);
     }
     (words.import().read)(&mut reader)?;
+    preference::settle(&mut reader)?;
     Ok(reader.finish())
 }
 

@@ -11,11 +11,15 @@ mod file_keys;
 mod imported;
 mod passed_over;
 pub(super) mod precision;
+pub(super) mod preference;
 mod reader;
 mod row;
 pub(super) mod script;
 mod settings_file;
 pub(super) mod tables;
+mod task;
+mod task_row;
+mod task_table;
 pub(super) mod trainer;
 
 pub use error::StackFileError;

@@ -84,6 +84,8 @@ fn asked_for(asked: Option<Tool>, found: ToldBy) -> Tool {
 #[derive(Debug, Default)]
 pub(in crate::tools) struct Parsed {
     pub values: Map<String, Value>,
+    /// What the command starts that they are options of; nothing where they are of a file.
+    pub started: Vec<String>,
     /// What is left out of the values, with what to do.
     pub notes: Vec<String>,
 }
@@ -132,6 +134,7 @@ fn of_commands(mut commands: Vec<CommandLine>) -> Option<Parsed> {
     });
     Some(Parsed {
         values: options,
+        started,
         notes: note.into_iter().collect(),
     })
 }

@@ -8,7 +8,7 @@ use super::memory;
 use crate::tools::Tool;
 use crate::tools::import::adapter_start::PISSA_INIT;
 use crate::tools::import::data::{is_file, located, on_hub, rename};
-use crate::tools::import::{Keys, Reader, StackFileError, adapter, precision, text_of, trainer};
+use crate::tools::import::{Keys, Reader, StackFileError, adapter, precision, preference, text_of, trainer};
 use peft_tune_core::recipe::{
     Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, ScheduleKind, TargetModules, TargetPreset, TrainingData,
     TrainingLength,
@@ -56,16 +56,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         Some(other) => return Err(keys.wrong("finetuning_type", &other.into(), "write lora or full")),
     }
     reader.said("method");
-    if let Some(stage) = keys
-        .text("stage")?
-        .filter(|stage| !["sft", "pt"].contains(&stage.as_str()))
-    {
-        return Err(keys.wrong(
-            "stage",
-            &stage.into(),
-            "write sft or pt: nothing else can be trained or predicted here",
-        ));
-    }
+    preference::factor(reader, keys, &["pref_beta"])?;
     precision::read(reader, &PRECISION)?;
     reader.values(&[Tool::LlamaFactory])?;
     adapter::read(reader, &ADAPTER)?;
@@ -193,7 +184,7 @@ fn named(reader: &mut Reader<'_>, known: &Map<String, Value>, key: &str) -> Resu
             if let Some(on_hub) = on_hub(&set, "hf_hub_url")? {
                 all.push(on_hub);
                 if key == "dataset" {
-                    rows(&mut reader.recipe.data, &set)?;
+                    layout(reader, &set)?;
                 }
                 continue;
             }
@@ -207,13 +198,47 @@ fn named(reader: &mut Reader<'_>, known: &Map<String, Value>, key: &str) -> Resu
         };
         all.push(folder(keys)?.join(file));
         if key == "dataset" {
-            rows(&mut reader.recipe.data, &Keys::new(keys.path(), entry))?;
+            layout(reader, &Keys::new(keys.path(), entry))?;
         }
     }
     Ok(all)
 }
 
-/// What a row of a data set is.
+/// What a row of a data set is, of answers or of preferences.
+fn layout(reader: &mut Reader<'_>, entry: &Keys<'_>) -> Result<(), StackFileError> {
+    match reader.recipe.trainer.is_sft() {
+        true => rows(&mut reader.recipe.data, entry),
+        false => pairs(&mut reader.recipe.data, entry),
+    }
+}
+
+/// What a row of preferences is: its columns, with the names that LLaMA-Factory has where none are given.
+fn pairs(data: &mut DataSettings, entry: &Keys<'_>) -> Result<(), StackFileError> {
+    let is_chat = entry.text("formatting")?.as_deref() == Some("sharegpt");
+    let columns = entry.part("columns", "columns.");
+    let names = match is_chat {
+        true => [
+            ("prompt", "messages", "conversations"),
+            ("completion", "response", "completion"),
+        ],
+        false => [
+            ("prompt", "prompt", "instruction"),
+            ("completion", "response", "output"),
+        ],
+    };
+    let answers = [
+        ("chosen", "chosen", "chosen"),
+        ("rejected", "rejected", "rejected"),
+        ("label", "kto_tag", "label"),
+    ];
+    for (name, key, usual) in names.into_iter().chain(answers) {
+        let own = columns.as_ref().map(|columns| columns.text(key)).transpose()?.flatten();
+        rename(data, name, Some(own.unwrap_or_else(|| usual.to_owned())));
+    }
+    Ok(())
+}
+
+/// What a row of answers is.
 fn rows(data: &mut DataSettings, entry: &Keys<'_>) -> Result<(), StackFileError> {
     let columns = entry.part("columns", "columns.");
     let column = |name: &str| columns.as_ref().map(|columns| columns.text(name)).transpose();

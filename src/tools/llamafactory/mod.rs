@@ -5,7 +5,7 @@ mod import;
 mod keys;
 mod memory;
 
-use super::import::{FileKind, ImportRow};
+use super::import::{FileKind, ImportRow, is_script};
 use super::row::ToolRow;
 
 const NAME: &str = "llamafactory";
@@ -20,9 +20,11 @@ pub(super) const ROW: ToolRow = ToolRow {
     import: ImportRow {
         file: FileKind::Training,
         has_own_keys: |keys| {
-            ["finetuning_type", "cutoff_len", "lora_target", "stage"]
-                .iter()
-                .any(|key| keys.has(key))
+            let of_training = ["finetuning_type", "cutoff_len", "lora_target", "stage"];
+            // Files that train nothing; in a script these are variables.
+            let of_models = ["adapter_name_or_path", "export_dir", "infer_backend"];
+            let has = |all: &[&str]| all.iter().any(|key| keys.has(key));
+            has(&of_training) || !is_script(keys.path()) && has(&of_models)
         },
         has_shared_keys: |_| false,
         learns_completions: false,

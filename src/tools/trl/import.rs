@@ -7,7 +7,7 @@ use super::{memory, peft_example};
 use crate::tools::Tool;
 use crate::tools::import::data::{files, is_file, located, on_hub, rename};
 use crate::tools::import::trainer::{self, TrainerKeys};
-use crate::tools::import::{Keys, Reader, StackFileError, adapter, is_script, precision};
+use crate::tools::import::{Keys, Reader, StackFileError, adapter, is_script, precision, preference};
 use peft_tune_core::predict::stack::Number;
 use peft_tune_core::recipe::{
     Checkpointing, DataFormat, HeldOut, HubDataSet, HubPart, LossOn, ScheduleKind, TrainingLength,
@@ -41,11 +41,12 @@ const OF_PREFERENCES: [&str; 3] = ["beta", "precompute_ref_log_probs", "desirabl
 const BUILDERS: [&str; 4] = ["json", "csv", "parquet", "text"];
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
-    let keys = reader.keys;
+    let (keys, trainer) = (reader.keys, reader.recipe.trainer);
     defaults(reader);
     peft_example::defaults(reader);
-    if OF_PREFERENCES.iter().any(|key| keys.has(key)) {
-        reader.note("a file of one of TRL's trainers of preferences: here it is read as supervised fine-tuning; say which in `trainer`");
+    preference::read(reader, trainer)?;
+    if is_script(keys.path()) && OF_PREFERENCES.iter().any(|key| keys.has(key)) {
+        reader.note("a script of one of TRL's trainers of preferences: here it is read as supervised fine-tuning; say which in `trainer`");
     }
     for key in ["model_name_or_path", "model_name", "model_id", "model"] {
         if reader.recipe.model.is_empty()
@@ -106,7 +107,7 @@ fn defaults(reader: &mut Reader<'_>) {
     recipe.batch.micro_batch = 8;
     recipe.batch.sequence_length = 1024;
     recipe.gradient_checkpointing = Checkpointing::Full;
-    recipe.optimizer.learning_rate = 2e-5;
+    recipe.optimizer.learning_rate = if recipe.trainer.is_sft() { 2e-5 } else { 1e-6 };
     recipe.schedule.kind = ScheduleKind::Linear;
     recipe.training.length = TrainingLength::Epochs(3.0);
 }
