@@ -14,6 +14,16 @@ const LOSSES: &[(TrainerKind, &str)] = &[(TrainerKind::Dpo, "sigmoid"), (Trainer
 const OF_PAIRS: [&str; 3] = ["prompt", "chosen", "rejected"];
 const OF_ANSWERS: [&str; 3] = ["prompt", "completion", "label"];
 
+/// Keys of what good and bad answers weigh: TRL's, axolotl's and LLaMA-Factory's.
+const WEIGHTS: [&str; 6] = [
+    "desirable_weight",
+    "undesirable_weight",
+    "kto_desirable_weight",
+    "kto_undesirable_weight",
+    "kto_chosen_weight",
+    "kto_rejected_weight",
+];
+
 /// Reads the settings of a trainer in TRL's words.
 ///
 /// # Errors
@@ -103,7 +113,21 @@ pub(super) fn settle(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     // Rows are compared with the one before them.
     reader.recipe.training.shuffle &= trainer != TrainerKind::Kto;
     least_rows(reader);
+    weights(reader)?;
     dropout(reader)
+}
+
+/// Tells of good and bad answers that do not weigh the same.
+fn weights(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    for key in WEIGHTS {
+        if let Some(weight) = keys.number(key)?.filter(|weight| *weight != 1.0) {
+            reader.note(format!(
+                "`{key}: {weight}` is left out: good and bad answers weigh the same in trials"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Takes as many rows for a micro-batch as the trainer needs, of the same global batch as far as that can be.

@@ -26,6 +26,7 @@ const DIFFUSES: Task = Other("trains a model that writes by diffusion");
 const SPARSE: Task = Other("trains weights of which many stay 0");
 const EXITS: Task = Other("trains layers to answer early");
 const DEPTHS: Task = Other("trains a model whose layers pass tokens over (mixture of depths)");
+const WEIGHS: Task = Other("weighs the loss of each token by its probability, and here all weigh the same");
 const MERGES: Task = Other("writes a merged or quantized model, and trains nothing");
 const QUANTIZES: Task = Other("quantizes a model, and trains nothing");
 const WRITES: Task = Other("writes answers, and trains nothing");
@@ -81,6 +82,7 @@ const AXOLOTL: &[TaskRow] = &[
     row("plugins", Part(&["nemo_gym", "hatchery"]), Like("grpo")),
     row("unfrozen_parameters", Anything, PARTLY),
     row("lisa_n_layers", Anything, PARTLY),
+    row("use_eaft", Anything, WEIGHS),
     row("relora", Anything, RESTARTS),
     row("relora_steps", Anything, RESTARTS),
     row("inference", Anything, WRITES),
@@ -110,6 +112,9 @@ const LLAMA_FACTORY: &[TaskRow] = &[
     row("audio_sampling_rate", Anything, IMAGES),
     row("train_mm_proj_only", Anything, IMAGES),
     row("mixture_of_depths", Anything, DEPTHS),
+    row("use_dft_loss", Anything, WEIGHS),
+    row("use_asft_loss", Anything, WEIGHS),
+    row("use_eaft_loss", Anything, WEIGHS),
     row("use_llama_pro", Anything, PARTLY),
 ];
 
@@ -170,6 +175,7 @@ const TRL: &[TaskRow] = &[
     ),
     row("sync_ref_model", Anything, Other("moves the reference while it trains")),
     row("loss_type", Word(OF_GRPO), Like("grpo")),
+    row("loss_type", Word(&["dft"]), WEIGHS),
     row("loss_type", Except(OF_READ), OTHER_LOSS),
     row("loss_type", Word(&["sigmoid"]), DPO),
     row("loss_type", Word(&["kto"]), KTO),
@@ -181,7 +187,7 @@ const TRL: &[TaskRow] = &[
 /// Losses of TRL's trainers that write answers while they train.
 const OF_GRPO: &[&str] = &["grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo"];
 /// Losses of trainings that are read: those of `trl sft`, and the usual ones of `trl dpo` and `trl kto`.
-const OF_READ: &[&str] = &["nll", "dft", "chunked_nll", "sigmoid", "kto"];
+const OF_READ: &[&str] = &["nll", "chunked_nll", "sigmoid", "kto"];
 
 const PEFT: &[TaskRow] = &[
     row("task_type", Word(&["SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS"]), SORTS),

@@ -298,6 +298,12 @@ pub(super) const FILES: &[ToolFile] = &[
     refused(
         TRL_FILE,
         TRL,
+        "loss_type: dft\n",
+        &["`loss_type: dft`", "weighs the loss"],
+    ),
+    refused(
+        TRL_FILE,
+        TRL,
         "reward_funcs: [accuracy]\n",
         &["`reward_funcs: ", "writes answers"],
     ),
@@ -366,9 +372,15 @@ pub(super) const FILES: &[ToolFile] = &[
     elsewhere(
         AXOLOTL_FILE,
         AXOLOTL,
-        "rl: kto\n",
+        "rl: kto\nkto_desirable_weight: 0.5\n",
         LABELS,
-        &["backend: trl ", "trainer: \"kto\"", "beta: 0.1", "micro_batch: [2, 4]"],
+        &[
+            "backend: trl ",
+            "trainer: \"kto\"",
+            "beta: 0.1",
+            "micro_batch: [2, 4]",
+            "`kto_desirable_weight: 0.5` is left out",
+        ],
     ),
     elsewhere(
         AXOLOTL_FILE,
