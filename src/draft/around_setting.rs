@@ -29,7 +29,7 @@ pub(crate) struct Around<'a> {
 }
 
 /// Settings that are written even where they have their usual value.
-const SHOWN: [&str; 7] = [
+const SHOWN: [&str; 8] = [
     "method",
     "precision",
     "dropout",
@@ -37,6 +37,7 @@ const SHOWN: [&str; 7] = [
     "schedule",
     "warmup",
     "max_grad_norm",
+    "beta",
 ];
 
 /// Times that the searched learning rates lie below and above the own one.

@@ -407,8 +407,8 @@ fn what_cannot_be_taken_over_is_named_with_what_to_do() {
     for (name, text, parts) in [
         (
             "l.yaml",
-            "stage: dpo\nmodel_name_or_path: m\n",
-            ["`stage`", "sft or pt"],
+            "stage: rm\nmodel_name_or_path: m\n",
+            ["`stage: rm`", "scores answers"],
         ),
         (
             "l.yaml",

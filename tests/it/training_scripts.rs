@@ -483,7 +483,13 @@ const REFUSED: &[(&str, &[&str])] = &[
         "refused_prefix.py",
         &["refused_prefix.py:4", "`PrefixTuningConfig`", "no LoRA"],
     ),
-    ("refused_loss.py", &["refused_loss.py:6: `loss_type` is \"ipo\""]),
+    (
+        "refused_loss.py",
+        &[
+            "refused_loss.py:6: by `loss_type: ipo` TRL",
+            "a loss that no trainer here has",
+        ],
+    ),
     (
         "refused_value.py",
         &["refused_value.py:6: `r` is \"many\"; write a whole number"],
@@ -625,7 +631,7 @@ fn what_is_assumed_of_a_script_is_told_with_its_line() {
 }
 
 #[test]
-fn plan_checks_scripts_and_says_what_is_not_predicted() {
+fn plan_checks_scripts_and_says_what_is_not_counted() {
     let planned = |file: &str| {
         let folder = place(file);
         let output = run(folder.path(), &["plan", "--check", file, "--json"]);
@@ -655,11 +661,18 @@ fn plan_checks_scripts_and_says_what_is_not_predicted() {
     );
     // No byte depends on it.
     assert!(!said.contains("learning_rate"), "{said}");
-    for file in ["dpo.py", "kto.py", "orpo.py"] {
-        let (code, said, _) = planned(file);
-        assert_eq!(code, Some(2), "{file}: {said}");
-        assert!(said.contains("nothing predicts what `trainer:"), "{file}: {said}");
+    for (file, sequences, passes) in [("dpo.py", 2, 0), ("kto.py", 1, 2)] {
+        let (code, said, stdout) = planned(file);
+        assert_eq!(code, Some(0), "{file}: {said}");
+        let plan: serde_json::Value = serde_json::from_slice(&stdout).unwrap();
+        let comparison = &plan["setting"]["comparison"];
+        let found = serde_json::json!([comparison["sequences"], comparison["reference_passes"]]);
+        assert_eq!(found, serde_json::json!([sequences, passes]), "{file}");
     }
+    // TRL's model is not that of unsloth's kernels.
+    let (code, said, _) = planned("orpo.py");
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("`trainer: orpo` is predicted as TRL trains it"), "{said}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::draft::{Around, Machine, about_rows, first_file, left_out, study_arou
 use crate::space::{ReadOptions, StudyFile};
 use crate::tools::import::{self, Imported};
 use peft_tune_core::recipe::{DataFormat, HeldOut, HubDataSet, LossOn, TemplateTargets, TrainingData};
-use peft_tune_engine::data::recognise;
+use peft_tune_engine::data::{check_first_row, recognise};
 
 /// Writes the file.
 ///
@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args, from: &Path) -> Result<(), CliError> {
     for note in notes(&imported, around.trains_in_trl) {
         tell(format_args!("warning: {note}"));
     }
-    // Nothing predicts trainings on preferences.
+    // The built-in engine's settings are counted, which has no trainers of preferences.
     let predicted = family.as_ref().filter(|_| imported.recipe.trainer.is_sft());
     if let Some(architecture) = predicted.and_then(ModelFamily::architecture) {
         tell(format_args!("{}", survey(&study, architecture, &machine)));
@@ -171,10 +171,14 @@ fn format(args: &Args, first: &Path, imported: &mut Imported) -> Result<(), CliE
         DataFormat::Auto => Default::default(),
         _ => imported.recipe.data.columns.clone(),
     };
+    let no_rows = || CliError::bad(format!("{} has no rows", first.display()));
+    if !imported.recipe.trainer.is_sft() {
+        // Columns alone do not tell answers from preferences.
+        let has_rows = check_first_row(&first_file(first), named, &columns).map_err(CliError::bad_input)?;
+        return has_rows.then_some(()).ok_or_else(no_rows);
+    }
     let found = recognise(&first_file(first), &columns).map_err(CliError::bad_input)?;
-    let Some(found) = found else {
-        return Err(CliError::bad(format!("{} has no rows", first.display())));
-    };
+    let found = found.ok_or_else(no_rows)?;
     if named != DataFormat::Auto && named != found {
         // Of rows that are given the file says nothing.
         if args.data.is_none() {

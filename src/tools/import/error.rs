@@ -16,21 +16,11 @@ pub enum StackFileError {
     LongScript { path: PathBuf },
     #[error("{} is no notebook that can be read: {message}; save it in the format 4, or give a script", path.display())]
     Notebook { path: PathBuf, message: String },
-    #[error("{file} makes no trainer that is known here: give a script of {known}, or a settings file of a tool")]
+    #[error("{file} makes no trainer that is known here; {instead}, or a settings file of a tool")]
     NoTraining {
         file: String,
-        /// The trainers that are read.
-        known: &'static str,
-    },
-    #[error("{location}: `{name}` {reason}: give a script of {known}")]
-    OtherTraining {
-        /// Place in the file.
-        location: String,
-        /// The trainer, model or adapter.
-        name: String,
-        reason: &'static str,
-        /// The trainers that are read.
-        known: &'static str,
+        /// What to do.
+        instead: &'static str,
     },
     #[error("{} is neither YAML, JSON nor a line of arguments: {message}", path.display())]
     Syntax { path: PathBuf, message: String },
@@ -50,6 +40,15 @@ pub enum StackFileError {
         key: String,
         value: String,
         /// What to write in its place.
+        instead: &'static str,
+    },
+    #[error("{location}: {what}; {instead}")]
+    OtherTask {
+        /// The file, with the place in it where that is known.
+        location: String,
+        /// What is done by it, with the words that say so.
+        what: String,
+        /// What to do.
         instead: &'static str,
     },
 }

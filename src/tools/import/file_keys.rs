@@ -168,13 +168,18 @@ impl<'a> Keys<'a> {
         if text.len() > 120 {
             text = text.chars().take(120).collect::<String>() + "…";
         }
-        let location = self.locations.and_then(|all| all.get(key)).cloned();
         StackFileError::Value {
-            location: location.unwrap_or_else(|| self.path.display().to_string()),
+            location: self.location(key),
             key: format!("{}{key}", self.prefix),
             value: text,
             instead,
         }
+    }
+
+    /// The place of a key, as far as it is known: the file with the line of a script, or the file alone.
+    pub(in crate::tools) fn location(&self, key: &str) -> String {
+        let location = self.locations.and_then(|all| all.get(key)).cloned();
+        location.unwrap_or_else(|| self.path.display().to_string())
     }
 
     /// Keys that were not read and that have no part of their name among the harmless ones.

@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::settings_file::{is_script, parsed, text_of, tool_of, tools_of_script, words_of};
-use super::{Keys, Reader, Script, StackFileError};
+use super::settings_file::{Parsed, is_script, parsed, text_of, tool_of, tools_of_script, words_of};
+use super::task::{FoundTask, trainer_of, trainer_of_script};
+use super::{Keys, Reader, Script, StackFileError, preference};
 use crate::tools::Tool;
 use peft_tune_core::predict::stack::{Number, StackChoices, StackSetting, WeightForm};
 use peft_tune_core::recipe::settings::settings;
@@ -94,18 +95,33 @@ pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Impo
         let script = Script::read(path, text)?;
         let keys = Keys::new(path, &script.keys).at(&script.locations);
         let tools = tools_of_script(&script, asked);
-        return read(Reader::of_script(&keys, &script, tools));
+        let mut reader = Reader::of_script(&keys, &script, tools);
+        reader.recipe.trainer = trainer_of_script(&keys, &script, reader.tool)?;
+        return read(reader);
     }
-    let values = parsed(path, text)?;
+    let Parsed {
+        values,
+        started,
+        mut notes,
+    } = parsed(path, text)?;
     let keys = Keys::new(path, &values);
     let trains = tool_of(&keys, asked)?;
     let words = words_of(trains, &keys);
-    read(Reader::new(&keys, [trains, words]))
+    let mut reader = Reader::new(&keys, [trains, words]);
+    let FoundTask { trainer, note } = trainer_of(&keys, words, text, &started)?;
+    reader.recipe.trainer = trainer;
+    notes.extend(note);
+    for note in notes {
+        reader.assume(note.clone());
+        reader.note(note);
+    }
+    read(reader)
 }
 
 /// Reads a file by the words that it has.
 fn read(mut reader: Reader<'_>) -> Result<Imported, StackFileError> {
     (reader.tool.import().read)(&mut reader)?;
+    preference::settle(&mut reader)?;
     Ok(reader.finish())
 }
 

@@ -2,6 +2,7 @@
 //! parts that several tools have.
 
 pub(super) mod adapter;
+pub(super) mod adapter_start;
 pub(super) mod choices;
 mod command_line;
 pub(super) mod data;
@@ -17,6 +18,9 @@ mod script;
 mod script_rows;
 mod settings_file;
 pub(super) mod tables;
+mod task;
+mod task_row;
+mod task_table;
 pub(super) mod trainer;
 
 pub use error::StackFileError;
@@ -25,4 +29,4 @@ pub use imported::{Imported, parse_recipe, read_recipe};
 pub(super) use reader::Reader;
 pub(super) use row::{FileKind, ImportRow};
 pub(super) use script::{Library, Script};
-pub(super) use settings_file::text_of;
+pub(super) use settings_file::{parsed, text_of};

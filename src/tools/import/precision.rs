@@ -32,6 +32,10 @@ impl PrecisionKeys {
     };
 }
 
+/// Flags of weights of 4 bits and of 8 bits: transformers' own, and those of the trainer among PEFT's examples.
+const IN_4_BITS: [&str; 2] = ["load_in_4bit", "use_4bit_quantization"];
+const IN_8_BITS: [&str; 2] = ["load_in_8bit", "use_8bit_quantization"];
+
 /// Reads the precision, with the dtypes in the tool's own training.
 ///
 /// # Errors
@@ -54,8 +58,8 @@ fn quantized(reader: &mut Reader<'_>, own: &PrecisionKeys) -> Result<Option<Prec
         Some(bits @ (4 | 8)) => Some(bits),
         Some(bits) => return Err(keys.wrong("quantization_bit", &bits.into(), "write 4 or 8")),
         None if own.counts_bits => None,
-        None if keys.flag("load_in_4bit")?.unwrap_or(false) => Some(4),
-        None if keys.flag("load_in_8bit")?.unwrap_or(false) => Some(8),
+        None if is_any_on(keys, IN_4_BITS)? => Some(4),
+        None if is_any_on(keys, IN_8_BITS)? => Some(8),
         None if (own.is_4_bits)(keys)? => Some(4),
         None => None,
     };
@@ -144,6 +148,12 @@ impl Said {
         }
         loads.or(computes)
     }
+}
+
+/// Whether one of some flags is on.
+fn is_any_on(keys: &Keys<'_>, flags: [&str; 2]) -> Result<bool, StackFileError> {
+    let mut flags = flags.into_iter();
+    flags.try_fold(false, |is_on, flag| Ok(is_on | keys.flag(flag)?.unwrap_or(false)))
 }
 
 /// Whether a key is on: `true`, `auto` or `full`; `None` where it is not there.

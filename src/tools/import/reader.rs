@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::choices::optimizer_named;
 use super::passed_over::{OF_NO_BYTES, OF_NO_SETTING, is_off};
 use super::{Imported, Keys, Script, StackFileError};
 use crate::tools::{Tool, optimizer_called};
@@ -255,28 +254,36 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Sets the optimizer by the tool's name for it.
+    /// Sets the optimizer by the tool's name for it, or by its class.
     pub(in crate::tools) fn optimizer(&mut self, key: &str, name: &str) {
-        let unpaged = name.strip_prefix("paged_").and_then(optimizer_called);
-        let kind = match (optimizer_called(name), unpaged) {
-            (Some(kind), _) => kind,
-            (None, Some(kind)) => {
-                self.note(format!(
-                    "`{key}: {name}` has no paged form here: {kind} is taken, whose states lie on the device"
-                ));
-                self.choices.optimizer = Some(optimizer_named(name));
-                kind
-            }
-            (None, None) => return self.unknown_optimizer(key, name),
-        };
-        self.recipe.optimizer.kind = kind;
-        self.said("optimizer");
+        self.optimizer_of(&format!("{key}: {name}"), name);
     }
 
-    /// Says that an optimizer is not known, and takes what its name tells of its states.
-    pub(in crate::tools) fn unknown_optimizer(&mut self, key: &str, name: &str) {
-        self.choices.optimizer = Some(optimizer_named(name));
-        self.unknown_word(key, name, self.recipe.optimizer.kind.name());
+    /// Sets the optimizer of this name, which the file has in these words. What it does otherwise than the one that is taken is told.
+    pub(in crate::tools) fn optimizer_of(&mut self, words: &str, name: &str) {
+        let Some(called) = optimizer_called(name) else {
+            let kind = self.recipe.optimizer.kind;
+            self.note(format!(
+                "`{words}` is no optimizer that is known here: {kind} is taken; change it in the file"
+            ));
+            self.assume(format!(
+                "`{words}` is no optimizer that is known here: the states of {kind} are counted"
+            ));
+            return;
+        };
+        let kind = called.kind;
+        self.recipe.optimizer.kind = kind;
+        self.said("optimizer");
+        let Some(differs) = called.differs else { return };
+        let what = differs.what;
+        self.choices.optimizer = Some(differs.keeps);
+        self.note(format!(
+            "`{words}` {what}: {kind} is taken in its place; change it in the file"
+        ));
+        self.assume(format!(
+            "`{words}` {what}: its states are counted as {} for each trained value",
+            differs.kept()
+        ));
     }
 
     /// Sets the schedule.

@@ -1,7 +1,7 @@
 //! Rows that a script trains on, as a recipe has them.
 
 use super::Reader;
-use peft_tune_core::recipe::{DataFormat, LossOn, TrainingData};
+use peft_tune_core::recipe::{LossOn, TrainingData};
 
 impl Reader<'_> {
     /// Takes the rows of the script; nothing where the file is none.
@@ -24,16 +24,14 @@ impl Reader<'_> {
         data.held_out.clone_from(&rows.held_out);
         data.max_rows = rows.max_rows;
         data.chat_template.clone_from(&script.chat_template);
-        // Rows of preferences have one layout, and whole answers are compared.
+        data.columns.clone_from(&rows.columns);
+        // Rows of preferences have the layout of their trainer, and whole answers are compared.
         if is_sft {
             data.format = rows.format;
-            data.columns.clone_from(&rows.columns);
             data.loss_on = match script.is_masked {
                 true => LossOn::Completions,
                 false => LossOn::All,
             };
-        } else {
-            data.format = DataFormat::Auto;
         }
     }
 }

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::{FileKind, Keys, Library, Script, StackFileError, command_line};
+use super::command_line::CommandLine;
+use super::{FileKind, Keys, Library, Script, StackFileError};
 use crate::tools::Tool;
 
 /// A file that is larger is none that a person wrote.
@@ -102,27 +103,60 @@ fn asked_for(asked: Option<Tool>, found: ToldBy) -> Tool {
     }
 }
 
+/// The text of a settings file, taken apart.
+#[derive(Debug, Default)]
+pub(in crate::tools) struct Parsed {
+    pub values: Map<String, Value>,
+    /// What the command starts that they are options of; nothing where they are of a file.
+    pub started: Vec<String>,
+    /// What is left out of the values, with what to do.
+    pub notes: Vec<String>,
+}
+
 /// The keys of the text of a settings file.
-pub(in crate::tools) fn parsed(path: &Path, text: &str) -> Result<Map<String, Value>, StackFileError> {
+pub(in crate::tools) fn parsed(path: &Path, text: &str) -> Result<Parsed, StackFileError> {
     let syntax = |message: String| StackFileError::Syntax {
         path: path.to_owned(),
         message,
+    };
+    let keys_alone = |values| Parsed {
+        values,
+        ..Parsed::default()
     };
     let read = match serde_json::from_str(text) {
         Ok(value) => Ok(value),
         Err(_) => serde_saphyr::from_str::<Value>(text).map_err(|error| error.to_string()),
     };
+    // A command with a colon in it is a map of one key to YAML.
+    let is_command = |key: &String| key.contains(" --");
     match read {
-        Ok(Value::Object(values)) => Ok(values),
-        other => {
-            let arguments = command_line::arguments(text);
-            match (arguments.is_empty(), other) {
-                (false, _) => Ok(arguments),
-                (true, Ok(_)) => Err(syntax("it holds no keys".into())),
-                (true, Err(message)) => Err(syntax(message)),
-            }
-        }
+        Ok(Value::Object(values)) if !values.keys().any(is_command) => Ok(keys_alone(values)),
+        other => match (of_commands(CommandLine::all(text)), other) {
+            (Some(parsed), _) => Ok(parsed),
+            (None, Ok(_)) => Err(syntax("it holds no keys".into())),
+            (None, Err(message)) => Err(syntax(message)),
+        },
     }
+}
+
+/// The command with the most options, which is the one that trains; the others are told. `None` where there is no command.
+fn of_commands(mut commands: Vec<CommandLine>) -> Option<Parsed> {
+    let most = commands.iter().map(|command| command.options.len()).max()?;
+    let at = commands.iter().position(|command| command.options.len() == most)?;
+    let CommandLine { started, options } = commands.remove(at);
+    let others: Vec<String> = commands.iter().map(|command| command.started.join(" ")).collect();
+    let note = (!others.is_empty()).then(|| {
+        format!(
+            "of several commands the one with the most options is read, `{}`, and not `{}`; give it in a file of its own",
+            started.join(" "),
+            others.join("`, `")
+        )
+    });
+    Some(Parsed {
+        values: options,
+        started,
+        notes: note.into_iter().collect(),
+    })
 }
 
 /// A tool, and which of its keys a file has.

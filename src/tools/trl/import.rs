@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::dataset_card::{self, SplitFiles};
-use super::memory;
+use super::{memory, peft_example};
 use crate::tools::Tool;
 use crate::tools::import::data::{files, hub_address, is_file, located, on_hub, rename};
 use crate::tools::import::trainer::{self, TrainerKeys};
@@ -21,28 +21,27 @@ const OF_TRL: adapter::AdapterKeys = adapter::AdapterKeys {
     layers: "layers_to_transform",
     rank_pattern: "rank_pattern",
     alpha_pattern: "alpha_pattern",
+    init: "init_lora_weights",
 };
 
 const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
     is_double: |keys| {
-        let said = keys.flag("use_bnb_nested_quant")?;
+        let said = keys
+            .flag("use_bnb_nested_quant")?
+            .or(keys.flag(peft_example::IS_DOUBLE)?);
         Ok(said.or(keys.flag("bnb_4bit_use_double_quant")?).unwrap_or(false))
     },
     ..precision::PrecisionKeys::NONE
 };
 
-/// Keys of TRL's trainers that compare answers, or their rewards.
-const OF_PREFERENCES: [&str; 3] = ["beta", "precompute_ref_log_probs", "desirable_weight"];
-
 /// `datasets` builders of files.
 const BUILDERS: [&str; 4] = ["json", "csv", "parquet", "text"];
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
-    let (keys, script) = (reader.keys, reader.script);
+    let (keys, script, trainer) = (reader.keys, reader.script, reader.recipe.trainer);
     defaults(reader);
-    if script.is_none() && OF_PREFERENCES.iter().any(|key| keys.has(key)) {
-        reader.note("a file of one of TRL's trainers of preferences: here it is read as supervised fine-tuning; say which in `trainer`");
-    }
+    peft_example::defaults(reader);
+    preference::read(reader, trainer)?;
     for key in ["model_name_or_path", "model_name", "model_id", "model"] {
         if reader.recipe.model.is_empty()
             && let Some(model) = keys.text(key)?
@@ -50,15 +49,15 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             reader.recipe.model = model;
         }
     }
+    let uses_peft = keys.flag("use_peft")?.or(keys.flag(peft_example::USES_LORA)?);
     let has_adapter = match script {
         Some(script) => {
-            preference::read(reader, script.trainer)?;
             usual_of_script(reader, script);
             script.has_adapter
         }
-        None => keys.flag("use_peft")?.unwrap_or(keys.has("lora_r")),
+        None => uses_peft.unwrap_or(keys.has("lora_r")),
     };
-    if script.is_some() || keys.has("use_peft") {
+    if script.is_some() || uses_peft.is_some() {
         reader.said("method");
     }
     if !has_adapter {
@@ -79,6 +78,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         keys.flag("activation_offloading")?,
     );
     memory::read(reader)?;
+    peft_example::read(reader)?;
     match script {
         Some(_) => rows_of_script(reader),
         None => {
@@ -112,8 +112,6 @@ fn usual_of_script(reader: &mut Reader<'_>, script: &Script) {
     if script.has_usual_of_transformers {
         recipe.optimizer.learning_rate = 5e-5;
         recipe.gradient_checkpointing = Checkpointing::None;
-    } else if !script.trainer.is_sft() {
-        recipe.optimizer.learning_rate = 1e-6;
     }
 }
 
@@ -148,7 +146,7 @@ fn defaults(reader: &mut Reader<'_>) {
     recipe.batch.micro_batch = 8;
     recipe.batch.sequence_length = 1024;
     recipe.gradient_checkpointing = Checkpointing::Full;
-    recipe.optimizer.learning_rate = 2e-5;
+    recipe.optimizer.learning_rate = if recipe.trainer.is_sft() { 2e-5 } else { 1e-6 };
     recipe.schedule.kind = ScheduleKind::Linear;
     recipe.training.length = TrainingLength::Epochs(3.0);
 }

@@ -5,6 +5,7 @@ mod export;
 mod import;
 mod keys;
 mod memory;
+mod peft_example;
 mod preference;
 
 use super::import::{FileKind, ImportRow, Library};

@@ -46,7 +46,7 @@ fn is_on(keys: &Keys<'_>, key: &str) -> Result<bool, StackFileError> {
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
-    let (keys, script) = (reader.keys, reader.script);
+    let (keys, script, trainer) = (reader.keys, reader.script, reader.recipe.trainer);
     let recipe = &mut reader.recipe;
     for key in ["model_name", "model_name_or_path"] {
         if let Some(model) = keys.text(key)?.filter(|_| recipe.model.is_empty()) {
@@ -59,8 +59,8 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     };
     recipe.gradient_checkpointing = Checkpointing::Offload;
     usual_of_trainer(reader, script);
-    if let Some(script) = script {
-        preference::read(reader, script.trainer)?;
+    preference::read(reader, trainer)?;
+    if script.is_some() {
         reader.said("method");
     }
     precision::read(reader, &PRECISION)?;

@@ -65,9 +65,9 @@ const WITH_REFERENCE: &[&str] = &[
     "eval_dataset",
 ];
 
-/// Names of the trainers whose scripts are read, as messages have them.
-pub(super) const READ: &str =
-    "TRL's SFTTrainer, DPOTrainer, KTOTrainer or ORPOTrainer, transformers' Trainer, or unsloth's";
+/// What is told to do about a script of another trainer.
+pub(super) const GIVE_ANOTHER: &str =
+    "give a script of TRL's SFTTrainer, DPOTrainer, KTOTrainer or ORPOTrainer, transformers' Trainer, or unsloth's";
 
 /// Settings of trainers, each with the trainer that it is of.
 const CONFIGS: &[(&str, TrainerKind)] = &[

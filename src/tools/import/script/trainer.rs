@@ -1,6 +1,6 @@
 //! The trainer that a script starts, and the settings that this one is given.
 
-use super::calls::{READ, config_kind, is_of_another_trainer, trainer_row, why_not};
+use super::calls::{GIVE_ANOTHER, config_kind, is_of_another_trainer, trainer_row, why_not};
 use super::run::{Bound, Called, Run};
 use super::value::{Evaluated, Known};
 use crate::tools::import::StackFileError;
@@ -128,7 +128,7 @@ fn settings_alone(run: &Run<'_>, notes: &mut Vec<String>) -> Result<(), StackFil
         }
         None => Err(StackFileError::NoTraining {
             file: run.source.file().to_owned(),
-            known: READ,
+            instead: GIVE_ANOTHER,
         }),
     }
 }
@@ -191,10 +191,9 @@ pub(super) fn is_nothing(value: &Evaluated) -> bool {
 
 /// An error about a call that trains something else.
 pub(super) fn refused(run: &Run<'_>, call: &Called, name: &str, reason: &'static str) -> StackFileError {
-    StackFileError::OtherTraining {
+    StackFileError::OtherTask {
         location: run.location(call.line),
-        name: name.to_owned(),
-        reason,
-        known: READ,
+        what: format!("`{name}` {reason}"),
+        instead: GIVE_ANOTHER,
     }
 }
