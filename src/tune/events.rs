@@ -83,7 +83,8 @@ impl Tuner<'_> {
                 store.evaluations().record(id, number, &record).await?;
             }
             TrialEvent::Report { step, metrics, .. } => {
-                if running.keep_report(step, metrics) {
+                let is_due = running.keep_report(step, metrics);
+                if is_due {
                     self.record_waiting(number).await?;
                 }
             }

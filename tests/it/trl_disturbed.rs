@@ -1,6 +1,8 @@
 //! Trials in TRL that other programs slow down: what the worker in Python makes of a machine's counters, and what becomes
 //! of such trials in a search. PyTorch and TRL are stand-ins of plain Python.
 
+use std::collections::VecDeque;
+
 use peft_tune_engine::profile::DeviceSample;
 use peft_tune_engine::profile::disturbance::{Counters, DisturbanceWatch, Load, MachineCounters, lost_on_gpu};
 use peft_tune_engine::profile::sample::HeldBy;
@@ -11,17 +13,17 @@ use crate::trl_backend::{has_python, search};
 use crate::trl_search::is_golden;
 
 /// Counters that were written down.
-struct Scripted(std::vec::IntoIter<Counters>);
+struct Scripted(VecDeque<Counters>);
 
 impl MachineCounters for Scripted {
     fn read(&mut self) -> Counters {
-        self.0.next().unwrap_or_default()
+        self.0.pop_front().unwrap_or_default()
     }
 }
 
 /// What the engine says of these readings: one at the start, one behind each step, and a last one.
 fn watched(load: Load, readings: &[Counters]) -> Value {
-    let counters = Scripted(readings.to_vec().into_iter());
+    let counters = Scripted(readings.iter().copied().collect());
     let mut watch = DisturbanceWatch::start(Box::new(counters), load);
     for _ in 2..readings.len() {
         watch.step_ended();

@@ -13,6 +13,9 @@ use peft_tune_core::study::{ParamValue, Params};
 
 const NAME: &str = "trainer";
 
+/// Whether a trainer reads a setting.
+type IsReader = fn(TrainerKind) -> bool;
+
 impl Context<'_> {
     /// The trainer of all trials, and of the baseline.
     pub(super) fn trainer(&self, parameters: &Parameters, baseline: &Params) -> Result<TrainerKind, SpaceError> {
@@ -36,7 +39,7 @@ impl Context<'_> {
                     .into(),
             });
         }
-        let reads: [(&str, fn(TrainerKind) -> bool); 2] = [
+        let reads: [(&str, IsReader); 2] = [
             ("beta", |kind| !kind.is_sft()),
             ("reference", |kind| kind.row().has_reference),
         ];

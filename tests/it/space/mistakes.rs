@@ -26,7 +26,7 @@ fn unknown_keys_are_named_at_every_level_with_what_was_meant() {
     insta::assert_snapshot!(top("trial: {evaluation: {row: 4}}"), @"space.yaml:3:22: unknown key `trial.evaluation.row`; did you mean `rows`?");
     insta::assert_snapshot!(top("budget: {trails: 4}"), @"space.yaml:3:10: unknown key `budget.trails`; did you mean `trials`?");
     insta::assert_snapshot!(top("objectives: [{metric: loss, weight: 2}]"), @"space.yaml:3:29: unknown key `objectives[0].weight`; write one of metric, direction, reference, known_after");
-    insta::assert_snapshot!(top("backend: {command: [a], cwd: b}"), @"space.yaml:3:25: unknown key `backend.cwd`; write one of command, folder, env, trl");
+    insta::assert_snapshot!(top("backend: {command: [a], cwd: b}"), @"space.yaml:3:25: unknown key `backend.cwd`; write one of command, folder, env, trl, unsloth, auto");
     insta::assert_snapshot!(space("  rnak: [4, 8]"), @"space.yaml:5:3: unknown key `space.rnak`; did you mean `rank`?");
     insta::assert_snapshot!(space("  per_device_train_batch_size: [4, 8]"), @"space.yaml:5:3: unknown key `space.per_device_train_batch_size`; did you mean `micro_batch`?");
     insta::assert_snapshot!(space("  rank: {low: 4, hihg: 8}"), @"space.yaml:5:18: unknown key `space.rank.hihg`; did you mean `high`?");
