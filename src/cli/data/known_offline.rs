@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::stack::ModelShape;
+use peft_tune_core::python_json;
 use peft_tune_core::recipe::{DataFormat, DataSettings, Recipe};
 use peft_tune_engine::data::{on_disk, recognise};
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
@@ -86,7 +87,7 @@ pub(in crate::cli) fn shape_at(config: &Path) -> Result<ModelShape, CliError> {
     let name = config.display().to_string();
     let text =
         std::fs::read_to_string(config).map_err(|error| CliError::bad(format!("cannot read {name}: {error}")))?;
-    let value = serde_json::from_str(&text).map_err(|error| CliError::bad(format!("{name} is no JSON: {error}")))?;
+    let value = python_json::from_str(&text).map_err(|error| CliError::bad(format!("{name} is no JSON: {error}")))?;
     ModelShape::from_json(&name, &value).map_err(CliError::bad_input)
 }
 

@@ -9,6 +9,7 @@ use crate::cli::CliError;
 use crate::tune::Width;
 use peft_tune_core::architecture::{Architecture, ArchitectureError};
 use peft_tune_core::predict::stack::{ModelShape, StackError};
+use peft_tune_core::python_json;
 use peft_tune_engine::data::{DataError, PreparedData};
 use peft_tune_engine::hub::ModelFiles;
 
@@ -113,7 +114,7 @@ impl OtherFamily {
         let text =
             std::fs::read_to_string(config).map_err(|error| CliError::bad(format!("cannot read {name}: {error}")))?;
         let value: Value =
-            serde_json::from_str(&text).map_err(|error| CliError::bad(format!("{name} is no JSON: {error}")))?;
+            python_json::from_str(&text).map_err(|error| CliError::bad(format!("{name} is no JSON: {error}")))?;
         // Without one no program knows what to load.
         let Some(model_type) = value.get("model_type").and_then(Value::as_str) else {
             return Err(CliError::bad_input(refused));
