@@ -5,7 +5,7 @@ use std::path::Path;
 use super::own_engine;
 use super::stack_args::StackArgs;
 use super::stack_plan::{FrontierPoint, StackPlan, lengths_around};
-use super::stack_text::{setting_text, to_json, to_text};
+use super::stack_text::{setting_text, to_json, to_text, weights_text};
 use crate::cli::CliError;
 use crate::cli::data::model_family::shape_of;
 use crate::cli::data::study_file::{base_of, study_of};
@@ -163,13 +163,14 @@ fn shorten(setting: &mut StackSetting, longest: usize) -> Option<String> {
 
 fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliError> {
     let shape = shape_of(&asked.model)?;
-    let setting = asked.setting;
+    let setting = asked.setting.on(&shape);
     let prediction = predict::stack::predict(&shape, &setting, device).map_err(CliError::bad_input)?;
     let mut notes = asked.notes;
-    if !shape.is_known {
-        let kind = &shape.model_type;
+    notes.extend(layout_note(&shape));
+    if let Some(stored) = &shape.stored {
+        let (method, form) = (&stored.method, weights_text(stored.form));
         notes.push(format!(
-            "the layout `{kind}` is not known: that of a plain decoder is assumed, and the reserve is wider"
+            "the model's config.json says that its weights are quantized ({method}): they are counted as {form}"
         ));
     }
     if let Some(most) = shape.max_positions.filter(|most| setting.sequence_length > *most) {
@@ -206,6 +207,18 @@ fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliEr
         device,
         prediction,
         notes,
+    })
+}
+
+/// What is to be said of a model whose layers are taken for those of a plain decoder.
+fn layout_note(shape: &ModelShape) -> Option<String> {
+    let kind = &shape.model_type;
+    (!shape.is_known).then(|| match shape.counted {
+        Some(_) => format!(
+            "the layers of `{kind}` are not all alike: their weights are counted, all else is that of a plain decoder, and the \
+             reserve is wider"
+        ),
+        None => format!("the layout `{kind}` is not known: that of a plain decoder is assumed, and the reserve is wider"),
     })
 }
 
