@@ -197,6 +197,8 @@ mod generate;
 mod profile;
 /// Models whose LM head is the embedding: adapters on either end, and files with another one.
 mod tied_embeddings;
+/// Files of other tools as people write them, through the program.
+mod tool_files;
 /// Studies in experiment trackers.
 mod trackers;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.

@@ -7,18 +7,22 @@ use super::stack_args::StackArgs;
 use super::stack_plan::{FrontierPoint, StackPlan, lengths_around};
 use super::stack_text::{setting_text, to_json, to_text, weights_text};
 use crate::cli::CliError;
+use crate::cli::data::matched_targets::match_targets;
 use crate::cli::data::model_family::shape_of;
 use crate::cli::data::study_file::{base_of, study_of};
 use crate::cli::data::study_rows::lengths_of;
+use crate::cli::data::uncut_rows::take_length;
 use crate::cli::forecast;
 use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::Lengths;
 use crate::store::Store;
 use crate::tools::Tool;
-use crate::tools::import;
+use crate::tools::import::{self, Imported};
+use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
 use peft_tune_core::predict::stack::{Fit, HOST, ModelShape, Sharing, StackDevice, StackSetting, levers, limits};
+use peft_tune_engine::hub::ModelFiles;
 
 /// Plans and prints. The verdict is the exit code: 0 fits, 7 does not, 8 uncertain.
 ///
@@ -101,9 +105,22 @@ fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Tool>) -> Result<A
 }
 
 fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, CliError> {
-    let imported = import::read_recipe(path, stack).map_err(CliError::bad_input)?;
+    let mut imported = import::read_recipe(path, stack).map_err(CliError::bad_input)?;
+    let named = Some(imported.recipe.model.clone()).filter(|model| !model.is_empty());
+    let model = args.model.clone().or(named).ok_or_else(|| {
+        CliError::bad(format!(
+            "{} names no model; give its folder with --model",
+            path.display()
+        ))
+    })?;
+    let of_model = of_model(&mut imported, &model)?;
+    if args.verbose && !imported.silent.is_empty() {
+        let keys = imported.silent.join("`, `");
+        tell(format_args!("without effect on memory and speed: `{keys}`"));
+    }
     let setting = imported.setting();
-    let mut notes = imported.assumed;
+    let mut notes = std::mem::take(&mut imported.assumed);
+    notes.extend(of_model);
     if !imported.uncounted.is_empty() {
         let keys = imported.uncounted.join("`, `");
         notes.push(format!(
@@ -111,19 +128,28 @@ fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, 
             path.display()
         ));
     }
-    let named = Some(imported.recipe.model).filter(|model| !model.is_empty());
-    let model = args.model.clone().or(named).ok_or_else(|| {
-        CliError::bad(format!(
-            "{} names no model; give its folder with --model",
-            path.display()
-        ))
-    })?;
     Ok(Asked {
         setting,
         model,
         lengths: None,
         notes,
     })
+}
+
+/// What the model decides of a file: target modules by their names, and the length of rows that nothing cuts. Returns what is to be said.
+fn of_model(imported: &mut Imported, model: &str) -> Result<Vec<String>, CliError> {
+    let mut told = Vec::new();
+    imported.recipe.model = model.to_owned();
+    if imported.expression.is_some() {
+        let config = ModelFiles::resolve_config(model).map_err(CliError::bad_input)?;
+        let architecture = Architecture::from_config(&config).ok();
+        told.extend(match_targets(imported, architecture.as_ref())?);
+    }
+    if imported.is_uncut {
+        let positions = shape_of(model)?.max_positions;
+        told.push(take_length(&mut imported.recipe, positions));
+    }
+    Ok(told)
 }
 
 fn studied(file: &Path, args: &StackArgs, stack: Tool) -> Result<Asked, CliError> {

@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::interpolation::interpolate;
 use super::settings_file::{parsed, text_of, tool_of, words_of};
-use super::{Keys, Reader, StackFileError};
+use super::{AskedLater, Keys, Reader, StackFileError, is_script};
 use crate::tools::Tool;
 use peft_tune_core::predict::stack::{Number, StackChoices, StackSetting, WeightForm};
 use peft_tune_core::recipe::settings::settings;
@@ -22,11 +23,22 @@ pub struct Imported {
     pub recipe: Recipe,
     /// What the file says of the tool's training beside the recipe.
     pub choices: StackChoices,
+    /// Numbers that depend on how many rows the data have.
+    pub later: AskedLater,
+    /// Rows are as long as they come: nothing cuts them, and the recipe's length is none of the file's.
+    pub is_uncut: bool,
+    /// A regular expression for the target modules, which the model's names are to be held against; the recipe has all of them until
+    /// then.
+    pub expression: Option<String>,
     /// Names of the settings that the file says.
     pub said: BTreeSet<&'static str>,
-    /// Keys that mean nothing here: of a newer version, or misspelt.
+    /// Lines on keys that change the training and that no recipe has.
+    pub told: Vec<String>,
+    /// Keys that change neither a setting nor memory and speed of a step.
+    pub silent: Vec<String>,
+    /// Keys that the tool does not know: of another version, or misspelt.
     pub unread: Vec<String>,
-    /// Keys that may change what the tool's training needs, and that were not read.
+    /// Keys of these that may change what the tool's training needs.
     pub uncounted: Vec<String>,
     /// What could not be taken over, or had to be assumed, with what to do.
     pub notes: Vec<String>,
@@ -39,6 +51,15 @@ pub struct Imported {
 }
 
 impl Imported {
+    /// Line on the keys that the tool does not know; `None` where there are none.
+    pub fn unread_note(&self) -> Option<String> {
+        let (title, version) = (self.words.title(), self.words.known_keys().version);
+        let keys = self.unread.join("`, `");
+        (!self.unread.is_empty()).then(|| {
+            format!("passed over, as {title} (as of {version}) knows no such keys: `{keys}`; check their spelling")
+        })
+    }
+
     /// The settings that the file says, by name.
     pub fn params(&self) -> Params {
         let said = settings().filter(|row| self.said.contains(row.name));
@@ -88,7 +109,10 @@ pub fn read_recipe(path: &Path, asked: Option<Tool>) -> Result<Imported, StackFi
 /// # Errors
 /// Errors of [`read_recipe`] that are about what the file says.
 pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Imported, StackFileError> {
-    let values = parsed(path, text)?;
+    let mut values = parsed(path, text)?;
+    if !is_script(path) {
+        interpolate(&mut values);
+    }
     let keys = Keys::new(path, &values);
     let trains = tool_of(&keys, text, asked)?;
     let words = words_of(trains, &keys);

@@ -1,150 +1,88 @@
-//! Keys that a reader may pass over, by what they cannot change.
+//! [`PassedOver`]: keys that no reader takes, by what the schema of the tool says of them.
 
 use serde_json::Value;
 
-/// Parts of keys that change no setting: logs, files, processes, kernels.
-pub(super) const OF_NO_SETTING: &[&str] = &[
-    "log",
-    "save",
-    "output",
-    "report",
-    "wandb",
-    "mlflow",
-    "swanlab",
-    "hub",
-    "resume",
-    "overwrite",
-    "plot",
-    "metric_logger",
-    "profiler",
-    "checkpointer",
-    "num_proc",
-    "workers",
-    "num_threads",
-    "dataloader",
-    "prefetch",
-    "preprocess",
-    "dataset_prepared",
-    "trust_remote_code",
-    "cache",
-    "timeout",
-    "run_name",
-    "flash",
-    "attn_implementation",
-    "sdp_attention",
-    "tf32",
-    "liger",
-    "compile",
-    "fused",
-    "kernel",
-    "plugins",
-    "eval_",
-    "per_device_eval",
-    "do_train",
-    "do_eval",
-    "predict_with",
-    "strict",
-    "device",
-    "remove_unused",
-    "push_to",
-    "packing_strategy",
-    "neat_packing",
-    "pad_to_sequence_len",
-    "task_type",
-    "inference_mode",
-    "fan_in_fan_out",
-    "auto_mapping",
-    "revision",
-    "version",
-    "print",
-    "dataset_text_field",
-    "random_state",
-    "return_dict",
-    "quant_storage",
-];
+use crate::tools::Tool;
+use crate::tools::known_keys::{KeyClass, is_off};
 
-/// Parts of keys that leave memory and speed of a step alone: data, schedules, logs, files.
-pub(super) const OF_NO_BYTES: &[&str] = &[
-    "data",
-    "learning_rate",
-    "lr",
-    "warmup",
-    "schedul",
-    "weight_decay",
-    "log",
-    "save",
-    "output",
-    "seed",
-    "random_state",
-    "report",
-    "wandb",
-    "mlflow",
-    "epoch",
-    "max_steps",
-    "eval",
-    "val_",
-    "template",
-    "chat",
-    "train_on",
-    "alpha",
-    "rslora",
-    "special_tokens",
-    "tokens",
-    "beta",
-    "eps",
-    "shuffle",
-    "split",
-    "excess_length",
-    "type",
-    "path",
-    "strict",
-    "hub",
-    "resume",
-    "group_by",
-    "workers",
-    "loss_only",
-    "do_train",
-    "plot",
-    "overwrite",
-    "metric",
-    "tokenizer",
-    "clip",
-    "max_grad_norm",
-    "name",
-    "revision",
-    "trust",
-    "bias",
-    "task",
-    "init",
-    "fan_in",
-    "merge",
-    "roles",
-    "field",
-    "system",
-    "pad_to",
-    "drop",
-    "stage",
-    "timeout",
-    "checkpointer",
-    "device",
-    "profiler",
-    "packing_strategy",
-    "remove_unused",
-    "completion_only",
-    "assistant_only",
-    "auto_mapping",
-    "inference_mode",
-    "pattern",
-    "quant_storage",
-];
+/// Letters of a value that are shown.
+const SHOWN: usize = 60;
 
-/// A value that says nothing.
-pub(super) fn is_off(value: &Value) -> bool {
-    match value {
-        Value::Null | Value::Bool(false) => true,
-        Value::String(text) => text.is_empty() || text == "none" || text == "False" || text == "false",
-        Value::Array(all) => all.is_empty(),
-        Value::Object(all) => all.is_empty(),
-        Value::Bool(true) | Value::Number(_) => false,
+/// Keys of a file that no reader takes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct PassedOver {
+    /// Lines on keys that change the training.
+    pub told: Vec<String>,
+    /// Lines on those keys that change memory or speed of a step, as a prediction has them.
+    pub uncounted: Vec<String>,
+    /// Keys that change neither a setting nor memory and speed.
+    pub silent: Vec<String>,
+    /// Keys that the tools do not know.
+    pub unknown: Vec<String>,
+}
+
+impl PassedOver {
+    /// Sorts a key of a file that has the words of these tools.
+    pub(super) fn take(&mut self, tools: [Tool; 2], key: &str, value: &Value) {
+        let class = tools.iter().find_map(|tool| tool.known_keys().class_of(key));
+        match class {
+            Some(KeyClass::Told(row)) if !row.is_usual(value) => {
+                let (said, does) = (shown(value), row.does);
+                self.told.push(format!("`{key}: {said}` is not carried over: {does}"));
+                if row.costs {
+                    self.uncounted.push(format!("`{key}: {said}` is not counted: {does}"));
+                }
+            }
+            _ if is_off(value) => {}
+            Some(_) => self.silent.push(key.to_owned()),
+            None => self.unknown.push(key.to_owned()),
+        }
+    }
+}
+
+/// A value as a line has it.
+fn shown(value: &Value) -> String {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.chars().count() > SHOWN {
+        true => line.chars().take(SHOWN).collect::<String>() + "…",
+        false => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_told_or_silent_or_unknown_by_the_schema_of_their_tool() {
+        let mut passed_over = PassedOver::default();
+        for (key, value) in [
+            ("wandb_project", json!("x")),
+            ("neftune_noise_alpha", json!(5)),
+            ("tiled_mlp", json!(true)),
+            ("dataloader_drop_last", json!(false)),
+            ("warp_factor", json!(9)),
+            ("new_flag", json!(false)),
+        ] {
+            passed_over.take([Tool::Axolotl; 2], key, &value);
+        }
+        assert_eq!(
+            (&*passed_over.silent, &*passed_over.unknown),
+            (&["wandb_project".to_owned()][..], &["warp_factor".to_owned()][..])
+        );
+        assert_eq!(passed_over.told.len(), 2);
+        assert_eq!(
+            passed_over.told[0],
+            "`neftune_noise_alpha: 5` is not carried over: noise is added to embeddings there"
+        );
+        assert_eq!(
+            passed_over.uncounted,
+            ["`tiled_mlp: true` is not counted: MLPs are computed in tiles there"]
+        );
+        assert_eq!(shown(&json!("a\nb")), "a b");
+        assert!(shown(&json!("a".repeat(99))).ends_with("a…"));
     }
 }

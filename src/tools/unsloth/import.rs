@@ -48,7 +48,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         Some(mixture) => mixture,
         None => files(keys, "data_files").into(),
     };
-    reader.split("split", keys.text("split")?);
+    reader.splits("split", &[keys.text("split")?]);
     held_out(reader)?;
     rows(reader)
 }
