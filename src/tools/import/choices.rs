@@ -1,7 +1,9 @@
 //! What files say of kernels and sharing, as far as several tools have the same words for it.
 
+use serde_json::Value;
+
 use super::passed_over::is_off;
-use super::{Reader, StackFileError, tables};
+use super::{Keys, Reader, StackFileError, tables};
 use peft_tune_core::predict::stack::{AttentionForm, OptimizerForm, Sharing, optimizer_form};
 use peft_tune_core::recipe::OptimizerKind;
 
@@ -40,7 +42,22 @@ fn sharing(reader: &mut Reader<'_>) {
         stage if stage.contains("zero3") || stage.contains("z3") => Some(Sharing::Zero3),
         _ => uses_fsdp.then_some(Sharing::Full),
     };
-    reader.choices.offloads = stage.contains("offload");
+    reader.choices.offloads = stage.contains("offload") || uses_fsdp && fsdp_offloads(keys);
+}
+
+/// Keys of FSDP's settings that have what is shared out lie in the host's memory, in their older and newer words.
+const OFFLOADS: [&str; 3] = ["offload_params", "fsdp_offload_params", "cpu_offload"];
+
+/// Whether FSDP's keys have what is shared out lie in the host's memory.
+fn fsdp_offloads(keys: &Keys<'_>) -> bool {
+    let words = keys.raw("fsdp").map(Value::to_string).unwrap_or_default();
+    let config = keys.raw("fsdp_config").and_then(Value::as_object);
+    let is_on = |key: &&str| {
+        config
+            .and_then(|config| config.get(*key))
+            .is_some_and(|value| !is_off(value))
+    };
+    words.contains("offload") || OFFLOADS.iter().any(is_on)
 }
 
 /// What an optimizer keeps that no recipe has, by its name or class.
