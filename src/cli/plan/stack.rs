@@ -50,7 +50,7 @@ pub(super) fn run(
     match plan.prediction.verdict.map(|verdict| verdict.fit) {
         Some(Fit::DoesNot) => Err(CliError::DoesNotFit),
         Some(Fit::Uncertain) => Err(CliError::MayNotFit),
-        Some(Fit::Fits) | None => Ok(()),
+        Some(Fit::Fits | Fit::Unproven) | None => Ok(()),
     }
 }
 
@@ -163,7 +163,7 @@ fn shorten(setting: &mut StackSetting, longest: usize) -> Option<String> {
 
 fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliError> {
     let shape = shape_of(&asked.model)?;
-    let setting = asked.setting;
+    let setting = asked.setting.as_run(&shape);
     let prediction = predict::stack::predict(&shape, &setting, device).map_err(CliError::bad_input)?;
     let mut notes = asked.notes;
     if !shape.is_known {

@@ -24,7 +24,7 @@ mod shape;
 mod tape;
 
 pub use behaviour::{
-    AttentionForm, HostUpdates, LossForm, Number, Raised, Recompute, StackBehaviour, StackRefusal, Unable,
+    AttentionForm, HostUpdates, LossForm, Number, OwnLayers, Raised, Recompute, StackBehaviour, StackRefusal, Unable,
 };
 pub use choices::{Dtypes, StackChoices};
 pub use comparison::Comparison;
