@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::own_engine;
 use super::stack_args::StackArgs;
-use super::stack_plan::{FrontierPoint, StackPlan, lengths_around};
+use super::stack_plan::{Assumed, FrontierPoint, StackPlan, lengths_around};
 use super::stack_text::{setting_text, to_json, to_text};
 use crate::cli::CliError;
 use crate::cli::data::model_family::shape_of;
@@ -74,6 +74,11 @@ struct Asked {
     setting: StackSetting,
     model: String,
     lengths: Option<Lengths>,
+    /// The tool and its rows, as a verdict's grounds have them.
+    tool: String,
+    rows: String,
+    /// Whether the number of devices is said.
+    counts_devices: bool,
     notes: Vec<String>,
 }
 
@@ -89,6 +94,7 @@ fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Tool>) -> Result<A
     };
     if let Some(devices) = args.devices {
         asked.setting.devices = devices;
+        asked.counts_devices = true;
     } else if asked.setting.sharing != Sharing::Copies && asked.setting.devices == 1 {
         asked
             .notes
@@ -119,11 +125,32 @@ fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, 
         ))
     })?;
     Ok(Asked {
+        tool: format!("{}, told {}", imported.tool.title(), imported.told),
+        rows: rows_of(
+            &setting,
+            imported.said.contains("sequence_length"),
+            imported.recipe.batch.packing,
+        ),
         setting,
         model,
         lengths: None,
+        counts_devices: false,
         notes,
     })
+}
+
+/// Rows of a settings file in words.
+fn rows_of(setting: &StackSetting, is_said: bool, packs: bool) -> String {
+    let tokens = setting.sequence_length;
+    let whose = match is_said {
+        true => "as the file says",
+        false => "as the tool has it where the file says nothing",
+    };
+    let filled = match packs {
+        true => "packed, so that each is full",
+        false => "not packed: the figures are those of micro-batches whose longest row is full",
+    };
+    format!("{tokens} tokens, {whose}, {filled}")
 }
 
 fn studied(file: &Path, args: &StackArgs, stack: Tool) -> Result<Asked, CliError> {
@@ -140,10 +167,20 @@ fn studied(file: &Path, args: &StackArgs, stack: Tool) -> Result<Asked, CliError
     let lengths = lengths_of(&study, base, has_data)?;
     let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&base.batch));
     let note = longest.and_then(|longest| shorten(&mut setting, longest));
+    let rows = match note {
+        Some(_) => format!(
+            "{} tokens, as the longest of the data is padded",
+            setting.sequence_length
+        ),
+        None => format!("{} tokens, full", setting.sequence_length),
+    };
     Ok(Asked {
         setting,
         model: args.model.clone().unwrap_or_else(|| base.model.clone()),
         lengths,
+        tool: format!("{}, as --stack says", stack.title()),
+        rows,
+        counts_devices: base.batch.devices > 1,
         notes: note.into_iter().collect(),
     })
 }
@@ -203,6 +240,11 @@ fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliEr
         levers: levers.map_err(CliError::bad_input)?,
         model: asked.model,
         lengths: asked.lengths,
+        assumed: Assumed {
+            tool: asked.tool,
+            rows: asked.rows,
+            device: Assumed::devices(device, setting.devices, asked.counts_devices),
+        },
         device,
         prediction,
         notes,

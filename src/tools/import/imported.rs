@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::settings_file::{parsed, text_of, tool_of, words_of};
+use super::told::what_told;
 use super::{Keys, Reader, StackFileError};
 use crate::tools::Tool;
 use peft_tune_core::predict::stack::{Number, StackChoices, StackSetting, WeightForm};
@@ -17,6 +18,8 @@ use peft_tune_core::study::Params;
 pub struct Imported {
     /// The tool that trains from it.
     pub tool: Tool,
+    /// What told the tool, in words.
+    pub told: &'static str,
     /// The file's settings, and the tool's own where the file is silent. The model is empty where the file names none, and so
     /// are the files to train on. No file that is held out is an empty list.
     pub recipe: Recipe,
@@ -94,7 +97,7 @@ pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Impo
     let words = words_of(trains, &keys);
     let mut reader = Reader::new(&keys, text, [trains, words]);
     (words.import().read)(&mut reader)?;
-    Ok(reader.finish())
+    Ok(reader.finish(what_told(trains, asked, &keys)))
 }
 
 #[cfg(test)]

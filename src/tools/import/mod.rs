@@ -14,6 +14,7 @@ mod row;
 pub(super) mod script;
 mod settings_file;
 pub(super) mod tables;
+mod told;
 pub(super) mod trainer;
 
 pub use error::StackFileError;

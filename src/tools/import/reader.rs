@@ -168,8 +168,8 @@ impl<'a> Reader<'a> {
         self.said("gradient_checkpointing");
     }
 
-    /// What was read, with the keys that were not.
-    pub(in crate::tools) fn finish(mut self) -> Imported {
+    /// What was read of a file whose tool was told so, with the keys that were not.
+    pub(in crate::tools) fn finish(mut self, told: &'static str) -> Imported {
         for (key, what) in WITHOUT {
             let is_on = self.keys.raw(key).is_some_and(|value| !is_off(value) && value != "bnb");
             if is_on {
@@ -189,6 +189,7 @@ impl<'a> Reader<'a> {
         unread.extend(self.unread);
         Imported {
             tool: self.trains,
+            told,
             words: self.tool,
             recipe: self.recipe,
             choices: self.choices,
@@ -203,11 +204,6 @@ impl<'a> Reader<'a> {
 
     /// Says what a setting of the tool leaves out of the recipe.
     fn assume_more(&mut self) {
-        if self.tool.says_training() && !self.recipe.batch.packing {
-            self.assume(
-                "rows are not packed: the figures are those of a batch whose longest row is as long as allowed",
-            );
-        }
         let Some(adapter) = &self.recipe.adapter else { return };
         let has_layers = adapter.layers_to_transform.is_some();
         let has_experts = !adapter.target_parameters.is_empty();
