@@ -29,6 +29,9 @@ pub(in crate::cli) struct Args {
     /// PEFT's adapter_config.json
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
+    /// Tool that the config is for, where its keys do not tell: peft, trl, axolotl, llamafactory, torchtune or unsloth
+    #[arg(long, value_name = "TOOL", requires = "from")]
+    pub stack: Option<String>,
     /// File to write
     #[arg(long, value_name = "FILE", default_value = "space.yaml")]
     pub output: PathBuf,

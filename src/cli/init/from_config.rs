@@ -12,6 +12,7 @@ use crate::cli::data::model_family::ModelFamily;
 use crate::cli::terminal::output::tell;
 use crate::draft::{Around, Machine, about_rows, first_file, left_out, study_around};
 use crate::space::{ReadOptions, StudyFile};
+use crate::tools::Tool;
 use crate::tools::import::{self, Imported};
 use peft_tune_core::recipe::{DataFormat, HeldOut, HubDataSet, LossOn, TemplateTargets, TrainingData};
 use peft_tune_engine::data::recognise;
@@ -21,7 +22,9 @@ use peft_tune_engine::data::recognise;
 /// # Errors
 /// Bad input: a config that cannot be read, without a model or without rows that can be read here.
 pub(super) fn run(args: &Args, from: &Path) -> Result<(), CliError> {
-    let mut imported = import::read_recipe(from, None).map_err(CliError::bad_input)?;
+    let stack = args.stack.as_deref().map(Tool::from_name).transpose();
+    let stack = stack.map_err(CliError::bad_input)?;
+    let mut imported = import::read_recipe(from, stack).map_err(CliError::bad_input)?;
     model(args, from, &mut imported)?;
     data(args, from, &mut imported)?;
     let family = family(&imported.recipe.model)?;

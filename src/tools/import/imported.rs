@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::settings_file::{parsed, text_of, tool_of, words_of};
 use super::told::what_told;
-use super::{Keys, Reader, StackFileError};
+use super::{Keys, Reader, StackFileError, foreign};
 use crate::tools::Tool;
 use peft_tune_core::predict::stack::{Number, StackChoices, StackSetting, WeightForm};
 use peft_tune_core::recipe::settings::settings;
@@ -92,6 +92,7 @@ pub fn read_recipe(path: &Path, asked: Option<Tool>) -> Result<Imported, StackFi
 /// Errors of [`read_recipe`] that are about what the file says.
 pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Imported, StackFileError> {
     let values = parsed(path, text)?;
+    foreign::refuse(path, text, &values)?;
     let keys = Keys::new(path, &values);
     let trains = tool_of(&keys, text, asked)?;
     let words = words_of(trains, &keys);

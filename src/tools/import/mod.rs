@@ -6,6 +6,7 @@ pub(super) mod choices;
 pub(super) mod data;
 mod error;
 mod file_keys;
+mod foreign;
 mod imported;
 mod passed_over;
 pub(super) mod precision;
