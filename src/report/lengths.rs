@@ -273,10 +273,18 @@ impl AtLength {
         };
         let peak = match (is_sample, self.longest < length) {
             (true, _) => format!("peaks are those of rows of {length}, as others may be longer"),
-            (false, true) => format!(
-                "peaks without packing are those of the longest rows, of up to {} tokens and not {length}",
-                self.longest
-            ),
+            (false, true) => {
+                // Packed rows are full, and rows that no trainer packs have no other peaks to be told from.
+                let unpacked = if self.packed_rows.is_some() {
+                    " without packing"
+                } else {
+                    ""
+                };
+                format!(
+                    "peaks{unpacked} are those of the longest rows, of up to {} tokens and not {length}",
+                    self.longest
+                )
+            }
             (false, false) => "peaks are those of the longest rows, which are full".to_owned(),
         };
         line(
@@ -444,6 +452,6 @@ mod tests {
             text.contains("2 to train on, 28 tokens") && text.contains("2 a row"),
             "{text}"
         );
-        assert!(!text.contains("\n  packing"), "{text}");
+        assert!(!text.contains("packing"), "{text}");
     }
 }

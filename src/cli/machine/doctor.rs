@@ -505,5 +505,10 @@ mod tests {
             alone,
             "  auto takes  the built-in engine, and nothing for models that it lacks\n"
         );
+        let passed = Standing::Passed {
+            gpu: "NVIDIA L4".to_owned(),
+            verdicts: Vec::new(),
+        };
+        assert!(auto(&none, passed).starts_with(&alone));
     }
 }
