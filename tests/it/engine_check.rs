@@ -170,6 +170,23 @@ fn an_engine_that_differs_from_trl_is_never_taken_and_one_that_cannot_be_compare
 }
 
 #[test]
+fn a_comparison_that_bad_input_keeps_from_being_made_is_asked_for_again() {
+    let folder = bench_with(PASSES, "echo the model is not here >&2; exit 2");
+    let folder = folder.path();
+    let line = engine_line(&searched(folder, "first", &[]));
+    assert!(
+        line.starts_with("auto takes TRL: ")
+            && line.contains("it cannot be made: fp32: it ended with exit status: 2: the model is not here"),
+        "{line}"
+    );
+    assert_eq!(checks(folder), [1, 1]);
+    plays(folder, PASSES, AGREES);
+    let line = engine_line(&searched(folder, "second", &[]));
+    assert!(line.starts_with("auto takes the built-in engine: "), "{line}");
+    assert_eq!(checks(folder), [1, 3]);
+}
+
+#[test]
 fn a_check_that_crashes_hangs_or_says_nothing_has_failed_and_the_search_goes_on() {
     for (check, told) in [
         ("kill -SEGV $$", "it ended with signal: 11"),

@@ -11,6 +11,7 @@ use serde::de::IgnoredAny;
 use super::engine_gpu::{EngineGpu, checker};
 use super::verdict::{Reference, Verdict};
 use crate::cli::CliError;
+use crate::cli::exit_codes::BAD_INPUT;
 use crate::cli::options::compute::KernelArgs;
 use crate::cli::options::database::block_on;
 use crate::cli::processes::interpreter::{Stack, last_words};
@@ -88,7 +89,7 @@ pub(super) fn against_cpu(gpu: &EngineGpu, kernels: KernelArgs) -> Result<Verdic
 /// Holds steps of the quickstart's model on a GPU against those of TRL there.
 ///
 /// # Errors
-/// Where no process can be started.
+/// Where no process can be started; bad input to one, which compares nothing.
 pub(super) fn against_trl(gpu: &EngineGpu, kernels: KernelArgs, stack: &Stack) -> Result<Verdict, CliError> {
     let limit = limit();
     let mut verdict = Verdict {
@@ -118,6 +119,10 @@ pub(super) fn against_trl(gpu: &EngineGpu, kernels: KernelArgs, stack: &Stack) -
                 verdict.compared += 1;
                 let reasons = found.reasons.iter().map(|reason| format!("{name}: {reason}"));
                 verdict.failed.extend(reasons);
+            }
+            // What keeps a comparison from being made, such as a model that is not here, says nothing of the GPU.
+            Err(_) if output.status.code() == Some(i32::from(BAD_INPUT)) => {
+                return Err(CliError::bad(format!("{name}: {}", ended(&output))));
             }
             Err(_) => verdict.failed.push(format!("{name}: {}", ended(&output))),
         }

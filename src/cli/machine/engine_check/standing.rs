@@ -161,7 +161,7 @@ fn made(gpu: &EngineGpu, kernels: KernelArgs, stack: Option<&Stack>, subject: &S
             }
             verdict
         }
-        // What keeps a process from starting says nothing of the GPU for the next time.
+        // What keeps a check from being made says nothing of the GPU for the next time.
         Err(error) => Verdict {
             against,
             compared: 0,
