@@ -245,6 +245,8 @@ fn a_plan_in_unsloth_refuses_what_its_trials_do_not_have() {
         told.contains("trials in unsloth have models of the built-in engine's families"),
         "{told}"
     );
+    // No row is read before.
+    assert!(!told.contains("assumed to be full"), "{told}");
 }
 
 #[test]

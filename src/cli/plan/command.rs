@@ -1,5 +1,7 @@
 //! `peft-tune plan`: what the settings of a study would cost, before anything runs.
 
+use std::path::{Path, PathBuf};
+
 use super::args::Args;
 use super::stack;
 use super::step;
@@ -54,13 +56,14 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     }
     let sheet = args.device.as_deref().map(predict::device).transpose();
     let sheet = sheet.map_err(CliError::bad_input)?;
+    let config = config_of(&study, sheet)?;
     let looked_at = rows_of(&study, has_data)?;
     let (rows, lengths) = looked_at.unwrap_or_default();
     let MachineForecast {
         forecast,
         machine,
         doubtful,
-    } = MachineForecast::of(&args, &study, sheet, rows)?;
+    } = MachineForecast::of(&args, &study, &config, sheet, rows)?;
     let survey = CostSurvey::new(&study, &forecast);
     let about = doubtful.map(|Doubtful { forecast, disturbed }| About {
         tokens_per_s: CostSurvey::quick(&study, &forecast).fastest(),
@@ -105,13 +108,16 @@ struct Doubtful {
 }
 
 impl MachineForecast {
-    fn of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>, rows: TrainingRows) -> Result<Self, CliError> {
+    /// The forecast for the device of a `sheet`, else for this machine, by the model's `config.json`.
+    fn of(
+        args: &Args,
+        study: &Study,
+        config: &Path,
+        sheet: Option<&'static DataSheet>,
+        rows: TrainingRows,
+    ) -> Result<Self, CliError> {
         let base = base_of(study)?;
-        let files = ModelFiles::resolve_config(&base.model).map_err(CliError::bad_input)?;
-        if let Backend::Trl(TrlBackend { loader, .. }) = study.backend {
-            other_family::check_config(study, loader, &files)?;
-        }
-        let model = PredictedModel::of(&study.backend, base, &files)?;
+        let model = PredictedModel::of(&study.backend, base, config)?;
         if let Some(sheet) = sheet {
             let forecast = Forecast::new(study, model.on_sheet(sheet), rows);
             return Ok(Self {
@@ -120,7 +126,6 @@ impl MachineForecast {
                 doubtful: None,
             });
         }
-        check_gpu(study)?;
         let precisions = precisions_of(study, base);
         let here = TrialDevice::of_plan(&args.database, args.threads.map(usize::from), &precisions)?;
         let (machine, disturbed) = (here.name.clone(), here.disturbed);
@@ -140,6 +145,22 @@ impl MachineForecast {
             }),
         })
     }
+}
+
+/// The `config.json` of a study's model, where its trials can have the model and, without a `sheet`, their device here: nothing is
+/// read of the data of a study that is refused.
+///
+/// # Errors
+/// Bad input: a model that is not found, or that trials do not have; trials that run on GPUs alone, where there is none.
+fn config_of(study: &Study, sheet: Option<&DataSheet>) -> Result<PathBuf, CliError> {
+    let config = ModelFiles::resolve_config(&base_of(study)?.model).map_err(CliError::bad_input)?;
+    if let Backend::Trl(TrlBackend { loader, .. }) = study.backend {
+        other_family::check_config(study, loader, &config)?;
+    }
+    if sheet.is_none() {
+        check_gpu(study)?;
+    }
+    Ok(config)
 }
 
 /// Refuses costs on this machine of trials that it does not have.
