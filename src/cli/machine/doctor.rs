@@ -179,7 +179,8 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         Ok((found, gpu))
     })?;
     let find = |loader| Trl::find(args.python.as_deref(), loader);
-    let (trl, unsloth) = (find(Loader::Transformers), find(Loader::Unsloth));
+    // Each waits for a Python to import PyTorch.
+    let (trl, unsloth) = rayon::join(|| find(Loader::Transformers), || find(Loader::Unsloth));
     let beside = Beside {
         kernels: args.kernels,
         stack: trl.stack(),
