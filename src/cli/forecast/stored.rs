@@ -7,7 +7,8 @@ use super::predicted_model::PredictedModel;
 use super::trial_device::TrialDevice;
 use crate::cli::data::model_config::model_shape;
 use crate::cli::data::row_lengths::rows_of;
-use crate::space::{Backend, BackendKind, ReadOptions, Study, StudyFile, TrlBackend};
+use crate::cli::options::backend::BackendName;
+use crate::space::{Backend, ReadOptions, Study, StudyFile};
 use crate::store::{DEVICE, Store, StudyOverview};
 use crate::tune::{Forecast, TargetForecast};
 use peft_tune_core::predict;
@@ -20,12 +21,11 @@ use peft_tune_kernels::device::DeviceFacts;
 pub(in crate::cli) async fn of_stored(study: &StudyOverview, store: &Store) -> Option<Arc<Forecast>> {
     let text = store.definitions().file_text(study.id).await.ok()?;
     let options = ReadOptions { check_files: false };
+    if !study.backend.trains_recipes() {
+        return None;
+    }
     // The file may say one engine where the command line asked for another.
-    let backend = match (study.backend.loader(), study.backend) {
-        (Some(loader), _) => Backend::Trl(TrlBackend::by(loader)),
-        (None, BackendKind::Command) => return None,
-        (None, _) => Backend::Native,
-    };
+    let backend = BackendName::by(study.backend.loader()).backend();
     let mut file = StudyFile::parse_for(&study.space_path, &text, Some(backend), options).ok()?;
     // The file's paths are those of the folder that the search began in; the settings that were stored are whole.
     let settings = store.definitions().settings(study.id).await.ok()?;
