@@ -56,13 +56,13 @@ impl Context<'_> {
                 });
             }
             (None, Some((keys, command))) => Backend::Command(self.command(file, keys, command)?),
-            (None, None) if file.backend == BackendEntry::Native => Backend::Native,
-            // A file that leaves the engine open is read as the built-in one reads it, until a search has chosen.
-            (None, None) if file.backend.is_open() => {
-                self.trl(Loader::Transformers, &file.backend)?;
-                Backend::Native
+            (None, None) => {
+                let loader = file.backend.loader();
+                let trl = loader.map(|loader| self.trl(loader, &file.backend)).transpose()?;
+                // A file that leaves the engine open is read as the built-in one reads it, until a search has chosen.
+                let trl = trl.filter(|_| !file.backend.is_open());
+                trl.map_or(Backend::Native, Backend::Trl)
             }
-            (None, None) => Backend::Trl(self.trl(loader_of(&file.backend), &file.backend)?),
             (Some(Backend::Trl(TrlBackend { loader, python: None })), None) => {
                 Backend::Trl(self.trl(loader, &file.backend)?)
             }
@@ -246,15 +246,6 @@ fn other_than<'n>(
     }
     let is_other = baseline.get(name).is_some_and(|value| value != only);
     is_other.then_some(["baseline", name])
-}
-
-/// The loader that a file names for trials in a Python.
-fn loader_of(entry: &BackendEntry) -> Loader {
-    match entry {
-        BackendEntry::Unsloth => Loader::Unsloth,
-        BackendEntry::Keys(keys) if keys.unsloth.is_some() => Loader::Unsloth,
-        BackendEntry::Keys(_) | BackendEntry::Trl | BackendEntry::Native | BackendEntry::Auto => Loader::Transformers,
-    }
 }
 
 /// Refuses a metric that the native engine alone measures.

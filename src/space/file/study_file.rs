@@ -14,6 +14,7 @@ use super::{
     Bytes, ConfirmEntry, Count, Entries, FileValue, ParameterEntry, PrunerEntry, ScoreEntry, Seconds, StopEntry,
     TrackEntry, WarmStartEntry,
 };
+use crate::space::loader::Loader;
 use crate::space::recipe_metrics::RECIPE_METRICS;
 use crate::tools::Tool;
 use peft_tune_core::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
@@ -237,6 +238,17 @@ impl BackendEntry {
             Self::Auto => true,
             Self::Keys(keys) => keys.auto.is_some(),
             Self::Native | Self::Trl | Self::Unsloth => false,
+        }
+    }
+
+    /// Loader of the trials that run, or may run, in a Python; `None` where none do.
+    pub(in crate::space) fn loader(&self) -> Option<Loader> {
+        match self {
+            Self::Trl | Self::Auto => Some(Loader::Transformers),
+            Self::Unsloth => Some(Loader::Unsloth),
+            Self::Keys(keys) if keys.unsloth.is_some() => Some(Loader::Unsloth),
+            Self::Keys(keys) => (keys.trl.is_some() || keys.auto.is_some()).then_some(Loader::Transformers),
+            Self::Native => None,
         }
     }
 }
