@@ -8,7 +8,7 @@ use super::keys::ToolKeys;
 use super::row::ToolRow;
 use peft_tune_core::architecture::Family;
 use peft_tune_core::predict::stack::{StackBehaviour, StackSetting};
-use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::{Recipe, TrainerKind};
 
 /// Tools by rows: the kind of each, and the folder that says all else.
 macro_rules! tools {
@@ -106,6 +106,11 @@ impl Tool {
         &self.row().memory
     }
 
+    /// Whether what a trainer needs is predicted of the tool: trainings on preferences are modelled as TRL runs them alone.
+    pub fn predicts(self, trainer: TrainerKind) -> bool {
+        trainer.is_sft() || self == Self::Trl
+    }
+
     /// The setting that `recipe` becomes in the tool.
     pub fn setting_of(self, recipe: &Recipe) -> StackSetting {
         StackSetting::of_recipe(self.behaviour(), recipe)
@@ -143,6 +148,14 @@ mod tests {
             assert!(few < many.memory.tensors_bytes, "{tool:?}");
             let components: u64 = many.memory.components.iter().map(|(_, bytes)| bytes).sum();
             assert_eq!(components, many.memory.tensors_bytes, "{tool:?}");
+        }
+    }
+
+    #[test]
+    fn trainings_on_preferences_are_predicted_of_trl_alone() {
+        for tool in Tool::ALL {
+            assert!(tool.predicts(TrainerKind::default()));
+            assert_eq!(tool.predicts(TrainerKind::Dpo), *tool == Tool::Trl, "{tool}");
         }
     }
 

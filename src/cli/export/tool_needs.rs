@@ -40,7 +40,7 @@ impl Need {
             };
         };
         let recipe = &chosen.recipe;
-        if !recipe.trainer.is_sft() && stack != Tool::Trl {
+        if !stack.predicts(recipe.trainer) {
             return match args.strict || args.device.is_some() {
                 true => Err(CliError::bad(format!(
                     "what `trainer: {}` needs is predicted for TRL alone: export it without --device and --strict",

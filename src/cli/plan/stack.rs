@@ -129,7 +129,7 @@ fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, 
 fn studied(file: &Path, args: &StackArgs, stack: Tool) -> Result<Asked, CliError> {
     let (study, has_data) = study_of(file)?;
     let base = base_of(&study)?;
-    if !base.trainer.is_sft() && stack != Tool::Trl {
+    if !stack.predicts(base.trainer) {
         return Err(CliError::bad(format!(
             "`trainer: {}` is predicted as TRL trains it, and not in {}; write `--stack trl`",
             base.trainer,
