@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::model_config::{model_shape, read_config};
 use crate::cli::CliError;
+use crate::space::Loader;
 use crate::tune::Width;
 use peft_tune_core::architecture::{Architecture, ArchitectureError};
 use peft_tune_core::predict::stack::{ModelShape, StackError};
@@ -139,6 +140,17 @@ impl OtherFamily {
         )
     }
 
+    /// Refuses the model where trials on models of this loader do not have it.
+    ///
+    /// # Errors
+    /// Bad input: unsloth, as far as it is known here.
+    pub(in crate::cli) fn check_for(&self, loader: Loader) -> Result<(), CliError> {
+        match loader {
+            Loader::Transformers => Ok(()),
+            Loader::Unsloth => Err(CliError::bad(self.not_in_unsloth())),
+        }
+    }
+
     /// Why trials in unsloth do not have the model.
     pub(in crate::cli) fn not_in_unsloth(&self) -> String {
         format!(
@@ -199,6 +211,9 @@ mod tests {
         assert_eq!(other.lack, "it lacks the family `falcon_h1`");
         assert_eq!(other.shape.as_ref().unwrap().vocabulary, 512);
         assert!(!other.is_within);
+        assert!(other.check_for(Loader::Transformers).is_ok());
+        let refused = other.check_for(Loader::Unsloth).map_err(|error| error.to_string());
+        assert_eq!(refused, Err(other.not_in_unsloth()));
         let refusal = other.refusal_of("mlp", &["in_proj", "q_proj"]);
         assert!(
             refusal.contains("`mlp`") && refusal.contains("in_proj, q_proj"),

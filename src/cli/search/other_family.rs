@@ -64,13 +64,9 @@ pub(in crate::cli) fn check_config(study: &Study, loader: Loader, config: &Path)
     let ModelFamily::Other(family) = ModelFamily::read(config)? else {
         return Ok(());
     };
-    match loader {
-        Loader::Unsloth => Err(CliError::bad(family.not_in_unsloth())),
-        Loader::Transformers => {
-            let modules = config.parent().map(modules_of).unwrap_or_default();
-            Ok(check_presets(study, &family, &ends_of(&modules))?)
-        }
-    }
+    family.check_for(loader)?;
+    let modules = config.parent().map(modules_of).unwrap_or_default();
+    Ok(check_presets(study, &family, &ends_of(&modules))?)
 }
 
 /// Names of the modules whose weights are matrices; none where the files do not tell.

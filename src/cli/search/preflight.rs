@@ -14,7 +14,7 @@ use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::reading_progress::Reading;
 use crate::report::summary_line;
-use crate::space::{Backend, Loader, Study, TrlBackend};
+use crate::space::{Backend, Study, TrlBackend};
 use crate::store::{DataSetRecord, InputRecord, ModelRecord};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::data::PreparedData;
@@ -115,10 +115,9 @@ fn family_of(study: &Study, files: &ModelFiles) -> Result<ModelFamily, CliError>
         )));
     }
     let family = ModelFamily::read(&files.config)?;
-    match (&family, loader) {
-        (ModelFamily::Known(_), _) => {}
-        (ModelFamily::Other(other), Loader::Transformers) => other_family::check(study, other, &files.folder)?,
-        (ModelFamily::Other(other), Loader::Unsloth) => return Err(CliError::bad(other.not_in_unsloth())),
+    if let ModelFamily::Other(other) = &family {
+        other.check_for(loader)?;
+        other_family::check(study, other, &files.folder)?;
     }
     Ok(family)
 }
