@@ -36,9 +36,9 @@ pub(super) struct Subject {
     packages: String,
 }
 
-/// A file.
+/// A verdict with what it holds for, as a file has it.
 #[derive(Debug, Serialize, Deserialize)]
-struct Kept {
+struct KeptVerdict {
     subject: Subject,
     verdict: Verdict,
 }
@@ -51,7 +51,7 @@ impl Subject {
             driver: driver().unwrap_or_default(),
             build: build(),
             kernels: kernels.flag().to_owned(),
-            against: stack.map_or(Reference::Cpu, |_| Reference::Trl),
+            against: Reference::by(stack),
             packages: stack.map_or_else(String::new, Stack::versions),
         }
     }
@@ -59,7 +59,7 @@ impl Subject {
     /// The verdict that is kept; `None` where there is none.
     pub(super) fn kept(&self) -> Option<Verdict> {
         let text = std::fs::read(self.file()?).ok()?;
-        let kept: Kept = serde_json::from_slice(&text).ok()?;
+        let kept: KeptVerdict = serde_json::from_slice(&text).ok()?;
         (kept.subject == *self).then_some(kept.verdict)
     }
 
@@ -70,7 +70,7 @@ impl Subject {
     pub(super) fn keep(&self, verdict: &Verdict) -> io::Result<()> {
         let no_cache = || io::Error::other("there is no cache; name a folder in PEFT_TUNE_CACHE");
         let file = self.file().ok_or_else(no_cache)?;
-        let kept = Kept {
+        let kept = KeptVerdict {
             subject: self.clone(),
             verdict: verdict.clone(),
         };

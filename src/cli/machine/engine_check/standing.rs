@@ -68,7 +68,7 @@ impl Standing {
                     None => {
                         return Self::Unchecked {
                             gpu: gpu_name,
-                            against: reference_of(stack),
+                            against: Reference::by(stack),
                         };
                     }
                 }
@@ -123,10 +123,6 @@ impl Standing {
     }
 }
 
-fn reference_of(stack: Option<&Stack>) -> Reference {
-    stack.map_or(Reference::Cpu, |_| Reference::Trl)
-}
-
 /// The verdict on a GPU against TRL in a Python, or against the CPU; `None` where there is none and none is to be made.
 fn verdict_on(gpu: &EngineGpu, beside: Beside<'_>) -> Option<Verdict> {
     let Beside { kernels, stack, asking } = beside;
@@ -141,7 +137,7 @@ fn verdict_on(gpu: &EngineGpu, beside: Beside<'_>) -> Option<Verdict> {
 
 /// A verdict that is made now and kept. Says what runs, how long it may take and how long it took.
 fn made(gpu: &EngineGpu, kernels: KernelArgs, stack: Option<&Stack>, subject: &Subject) -> Verdict {
-    let (name, against) = (&gpu.name, reference_of(stack));
+    let (name, against) = (&gpu.name, Reference::by(stack));
     tell(format_args!(
         "checking the built-in engine on {name} against {}, once for this GPU, its driver and this version: {} at most, which no budget \
          counts",

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cli::processes::interpreter::Stack;
 use crate::report::duration;
 
 /// What the engine's results on a GPU are held against.
@@ -15,6 +16,11 @@ pub(in crate::cli) enum Reference {
 }
 
 impl Reference {
+    /// TRL in a Python; the CPU where there is none.
+    pub(super) fn by(stack: Option<&Stack>) -> Self {
+        stack.map_or(Self::Cpu, |_| Self::Trl)
+    }
+
     /// The reference, for people.
     pub(super) fn text(self) -> &'static str {
         match self {
