@@ -13,6 +13,14 @@ pub enum Loader {
 }
 
 impl Loader {
+    /// All loaders.
+    const ALL: [Self; 2] = [Self::Transformers, Self::Unsloth];
+
+    /// The loader of trials in this tool; `None` of a tool that no worker trains in.
+    pub fn of(tool: Tool) -> Option<Self> {
+        Self::ALL.into_iter().find(|loader| loader.tool() == tool)
+    }
+
     /// The tool whose file says what a trial trains.
     pub fn tool(self) -> Tool {
         match self {

@@ -18,6 +18,7 @@ use super::token_rows;
 use crate::cli::CliError;
 use crate::cli::data::model_family::ModelFamily;
 use crate::cli::terminal::output::write_exact;
+use crate::space::Loader;
 use crate::tools::Tool;
 use crate::tools::export::{DEEPSPEED_FILE, ExportInput, Known, RenderError, Rendered, Warning};
 use peft_tune_core::architecture::Architecture;
@@ -83,7 +84,7 @@ pub(in crate::cli) fn run(_: Args) -> Result<(), CliError> {
         ))
     })?;
     let tool = Tool::from_name(&request.tool).map_err(CliError::bad_input)?;
-    if ![Tool::Trl, Tool::Unsloth].contains(&tool) {
+    if Loader::of(tool).is_none() {
         let title = tool.title();
         return Err(CliError::bad(format!(
             "no worker trains in {title}; ask for `trl` or `unsloth`"
