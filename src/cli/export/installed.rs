@@ -1,13 +1,13 @@
 //! `export --check`: what the tool that is installed in the user's Python says of the exported files.
 
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use serde::Deserialize;
 
 use crate::cli::CliError;
-use crate::cli::options::database::block_on;
+use crate::cli::processes::printed::{last_words, output_within};
 use crate::cli::terminal::output::tell;
 use crate::export::ExportFormat;
 use crate::report::{duration, printable};
@@ -118,31 +118,27 @@ impl CheckArgs {
     /// What the reader prints.
     fn ask(&self, python: &Path, format: ExportFormat, folders: &[PathBuf]) -> Result<Output, CliError> {
         let within = self.check_within.unwrap_or(WITHIN).0;
-        let mut command = tokio::process::Command::new(python);
+        let mut command = Command::new(python);
         command
             .args(["-c", READER, format.name()])
             .args(folders)
             // A file in the current folder may have the name of a package.
-            .env("PYTHONSAFEPATH", "1")
-            .stdin(Stdio::null())
-            .kill_on_drop(true);
-        let limit = Duration::from_secs_f64(within);
-        block_on(async {
-            match tokio::time::timeout(limit, command.output()).await {
-                Ok(Ok(output)) => Ok(output),
-                Ok(Err(error)) => Err(CliError::NotChecked(format!(
-                    "cannot start {}: {error}; name a Python that has {} with --python",
-                    python.display(),
-                    format.name()
-                ))),
-                Err(_) => Err(CliError::NotChecked(format!(
-                    "{} did not say within {} what {} makes of the files; give it longer with --check-within",
-                    python.display(),
-                    duration(within),
-                    format.name()
-                ))),
-            }
-        })
+            .env("PYTHONSAFEPATH", "1");
+        let limit = Duration::try_from_secs_f64(within).map_err(CliError::bad_input)?;
+        match output_within(command, limit) {
+            Ok(Some(output)) => Ok(output),
+            Ok(None) => Err(CliError::NotChecked(format!(
+                "{} did not say within {} what {} makes of the files; give it longer with --check-within",
+                python.display(),
+                duration(within),
+                format.name()
+            ))),
+            Err(error) => Err(CliError::NotChecked(format!(
+                "cannot start {}: {error}; name a Python that has {} with --python",
+                python.display(),
+                format.name()
+            ))),
+        }
     }
 }
 
@@ -151,18 +147,11 @@ fn verdicts_of(output: &Output, python: &Path, folders: usize) -> Result<Vec<Ver
     let verdicts: Result<Vec<Verdict>, _> = lines.lines().map(serde_json::from_str).collect();
     match verdicts {
         Ok(verdicts) if verdicts.len() == folders => Ok(verdicts),
-        _ => {
-            let messages = String::from_utf8_lossy(&output.stderr);
-            let last = messages
-                .lines()
-                .rfind(|line| !line.trim().is_empty())
-                .unwrap_or("nothing");
-            Err(CliError::NotChecked(format!(
-                "{} ended with {} before it said what it makes of the files; its last words: {}",
-                python.display(),
-                output.status,
-                printable(last)
-            )))
-        }
+        _ => Err(CliError::NotChecked(format!(
+            "{} ended with {} before it said what it makes of the files; its last words: {}",
+            python.display(),
+            output.status,
+            last_words(&output.stderr).unwrap_or_else(|| "nothing".to_owned())
+        ))),
     }
 }

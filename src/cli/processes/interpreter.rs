@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::Output;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::printed::{last_words, output_within};
 use crate::cli::CliError;
-use crate::cli::options::database::block_on;
 use crate::report::{bytes, duration, printable};
 use crate::shell::{command_line, shell_word};
 use crate::space::{Loader, Seconds};
@@ -23,8 +23,6 @@ const ENVIRONMENTS: [&str; 2] = ["VIRTUAL_ENV", "CONDA_PREFIX"];
 const WITHIN_VARIABLE: &str = "PEFT_TUNE_PYTHON_WITHIN";
 /// Time that it may take where nobody says: PyTorch alone can take a minute to import from a cold disk.
 const WITHIN: Seconds = Seconds(180.0);
-/// Characters of an answer that is none that are shown.
-const SHOWN: usize = 200;
 /// The processor among the names of devices.
 const CPU: &str = "cpu";
 
@@ -132,22 +130,18 @@ impl Interpreter {
     fn ask(&self, worker: &PythonWorker) -> Result<Output, CliError> {
         let within = within()?;
         let limit = Duration::try_from_secs_f64(within.0).map_err(CliError::bad_input)?;
-        let mut command = tokio::process::Command::from(worker.probe());
-        command.stdin(Stdio::null()).kill_on_drop(true);
-        block_on(async {
-            match tokio::time::timeout(limit, command.output()).await {
-                Ok(Ok(output)) => Ok(output),
-                Ok(Err(source)) => Err(CliError::bad_input(PythonWorkerError::Start {
-                    python: self.path.clone(),
-                    source,
-                })),
-                Err(_) => Err(CliError::bad(format!(
-                    "{self} did not say within {} which packages it has; try `{self} -c 'import torch, trl'`, name another Python with \
-                     `--python`, or give it longer with {WITHIN_VARIABLE}",
-                    duration(within.0)
-                ))),
-            }
-        })
+        match output_within(worker.probe(), limit) {
+            Ok(Some(output)) => Ok(output),
+            Ok(None) => Err(CliError::bad(format!(
+                "{self} did not say within {} which packages it has; try `{self} -c 'import torch, trl'`, name another Python with \
+                 `--python`, or give it longer with {WITHIN_VARIABLE}",
+                duration(within.0)
+            ))),
+            Err(source) => Err(CliError::bad_input(PythonWorkerError::Start {
+                python: self.path.clone(),
+                source,
+            })),
+        }
     }
 
     /// The answer among what was printed: libraries may have printed before.
@@ -332,14 +326,6 @@ fn within() -> Result<Seconds, CliError> {
             .map_err(|error| CliError::bad(format!("{WITHIN_VARIABLE}: {error}"))),
         _ => Ok(WITHIN),
     }
-}
-
-/// The last line of what was printed, as far as it is shown; `None` where that is nothing.
-pub(in crate::cli) fn last_words(printed: &[u8]) -> Option<String> {
-    let printed = String::from_utf8_lossy(printed);
-    let line = printed.lines().rfind(|line| !line.trim().is_empty())?;
-    let shown: String = line.trim().chars().take(SHOWN).collect();
-    Some(printable(&shown))
 }
 
 #[cfg(test)]

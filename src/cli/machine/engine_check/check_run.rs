@@ -2,7 +2,7 @@
 //! memory on the device fails its check, and ends nothing else.
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
@@ -13,8 +13,8 @@ use super::verdict::{Reference, Verdict};
 use crate::cli::CliError;
 use crate::cli::exit_codes::BAD_INPUT;
 use crate::cli::options::compute::KernelArgs;
-use crate::cli::options::database::block_on;
-use crate::cli::processes::interpreter::{Stack, last_words};
+use crate::cli::processes::interpreter::Stack;
+use crate::cli::processes::printed::{last_words, output_within};
 use crate::report::duration;
 use peft_tune_core::recipe::Precision;
 
@@ -132,15 +132,8 @@ pub(super) fn against_trl(gpu: &EngineGpu, kernels: KernelArgs, stack: &Stack) -
 
 /// Runs a command to its end, or for so long.
 fn run(command: Command, limit: Duration) -> Result<Ran, CliError> {
-    let mut command = tokio::process::Command::from(command);
-    command.stdin(Stdio::null()).kill_on_drop(true);
     let began = Instant::now();
-    let output = block_on(async {
-        match tokio::time::timeout(limit, command.output()).await {
-            Ok(output) => output.map(Some).map_err(CliError::failed),
-            Err(_) => Ok(None),
-        }
-    })?;
+    let output = output_within(command, limit).map_err(CliError::failed)?;
     Ok(Ran {
         output,
         seconds: began.elapsed().as_secs_f64(),
