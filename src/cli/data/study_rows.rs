@@ -110,15 +110,14 @@ impl StudyRows {
     /// Bad input: nothing is left of them at some length.
     pub(in crate::cli) fn lengths(&self, study: &Study, base: &Recipe) -> Result<Lengths, CliError> {
         let whole = self.data.at_length(UNCUT).map_err(CliError::bad_input)?;
-        let sequences = self.trainer.sequences();
-        let lengths = row_tokens(&dealt(&whole, UNCUT, false)?, sequences);
+        let uncut = dealt(&whole, UNCUT, false)?;
         let mut at = Vec::new();
         for sequence_length in study.sequence_lengths(base) {
             let cut = self.data.at_length(sequence_length).map_err(CliError::bad_input)?;
             let statistics = cut.train().statistics();
             at.push(RowsAtLength {
                 sequence_length,
-                lengths: row_tokens(&dealt(&cut, sequence_length, false)?, sequences),
+                lengths: row_tokens(&dealt(&cut, sequence_length, false)?),
                 cut_rows: statistics.cut_rows,
                 cut_tokens: statistics.cut_tokens,
                 dropped_rows: statistics.dropped_rows,
@@ -134,13 +133,13 @@ impl StudyRows {
             micro_batches.push(base.batch.micro_batch);
         }
         micro_batches.sort_unstable();
-        let passes = dealt(&whole, UNCUT, false)?.passes();
-        let sets = base.data.train.sets().iter().zip(passes);
+        let sets = base.data.train.sets().iter().zip(uncut.passes());
         let sets = sets.map(|(set, passes)| SetShare {
             files: set.files.clone(),
             share: set.weight,
             passes: self.sample.is_none().then_some(passes),
         });
+        let (lengths, sequences) = (row_tokens(&uncut), self.trainer.sequences());
         Ok(Lengths::new(lengths, sequences, at, &micro_batches, self.sample).with_sets(sets.collect()))
     }
 
@@ -162,13 +161,10 @@ fn dealt(data: &PreparedData, sequence_length: usize, packing: bool) -> Result<B
     BatchSource::new(data.train().clone(), &batch, RowOrder::File).map_err(CliError::bad_input)
 }
 
-/// Tokens of each row; of rows of several sequences those of one after the other.
-fn row_tokens(source: &BatchSource, sequences: usize) -> Vec<usize> {
-    let rows = source.row_documents().into_iter();
-    match sequences {
-        1 => rows.map(|row| row.iter().map(|(tokens, _)| tokens).sum()).collect(),
-        _ => rows.flatten().map(|(tokens, _)| tokens).collect(),
-    }
+/// Tokens of each sequence of rows that are not packed, those of a pair one after the other.
+fn row_tokens(source: &BatchSource) -> Vec<usize> {
+    let sequences = source.row_documents().into_iter().flatten();
+    sequences.map(|(tokens, _)| tokens).collect()
 }
 
 /// A model's tokenizer, without a network and without weights.
