@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::cpu_ceilings::{MeasuredCeilings, Measuring};
+use super::cuda::Cuda;
 use super::engine_check::{Asking, Beside, EngineGpu, Standing};
-use super::record::{driver, machine};
+use super::record::machine;
 use super::{cpu_ceilings, gpu_ceilings};
 use crate::cli::CliError;
 use crate::cli::options::backend::BackendName;
@@ -21,7 +22,7 @@ use crate::store::Store;
 use peft_tune_core::plan::Vectors;
 use peft_tune_core::predict::Headline;
 use peft_tune_core::recipe::Precision;
-use peft_tune_engine::profile::{CeilingSource, LibraryFolders};
+use peft_tune_engine::profile::CeilingSource;
 use peft_tune_kernels::device;
 
 /// Show what this machine has and what it reaches: processor, memory, GPUs, libraries, Python with TRL or unsloth, measured ceilings.
@@ -108,50 +109,6 @@ struct Gpu {
     /// Share of the speed that may have been lost to other programs during the measurement; 0 where it was quiet.
     disturbed: f64,
 }
-
-/// Whether an NVIDIA GPU can be used, and why not.
-#[derive(Debug, Serialize)]
-struct Cuda {
-    /// Whether this program was built for CUDA.
-    built: bool,
-    /// Version of the kernel's driver, where there is one.
-    driver: Option<String>,
-    /// Libraries that training on a GPU needs.
-    libraries: Vec<Library>,
-    /// Folders in which the libraries were looked for.
-    looked_in: Vec<PathBuf>,
-    /// What to do to use a GPU; `None` where one is used.
-    missing: Option<String>,
-}
-
-/// One library and where it was found.
-#[derive(Debug, Serialize)]
-struct Library {
-    name: &'static str,
-    purpose: &'static str,
-    found: Option<PathBuf>,
-}
-
-/// Libraries by the start of their file names; the last two are not needed to train.
-const LIBRARIES: [(&str, &str); 8] = [
-    (
-        "libcuda.so",
-        "the driver's interface: install the NVIDIA driver, 580 or later",
-    ),
-    ("libcudart.so", "CUDA runtime: `pip install nvidia-cuda-runtime`"),
-    ("libcublas.so", "matrix products: `pip install nvidia-cublas`"),
-    ("libcublasLt.so", "matrix products: `pip install nvidia-cublas`"),
-    ("libcurand.so", "random numbers: `pip install nvidia-curand`"),
-    ("libnvrtc.so", "compiles kernels: `pip install nvidia-cuda-nvrtc`"),
-    (
-        "libnvidia-ml.so",
-        "utilisation and power in profiles: comes with the driver",
-    ),
-    ("libcupti.so", "kernels in profiles: `pip install nvidia-cuda-cupti`"),
-];
-
-/// How many of [`LIBRARIES`] a training on a GPU needs.
-const NEEDED: usize = 6;
 
 /// Looks, measures, prints.
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
@@ -246,7 +203,7 @@ fn diagnose(
         features: features(),
         memory_bytes: machine.memory_bytes,
         device: device::default_name(),
-        cuda: cuda(),
+        cuda: Cuda::here(),
         ceilings: ceilings.headlines(),
         disturbed: *disturbed,
         gpu,
@@ -274,40 +231,6 @@ fn features() -> Vec<&'static str> {
     }
     #[cfg(not(target_arch = "x86_64"))]
     Vec::new()
-}
-
-fn cuda() -> Cuda {
-    let built = cfg!(feature = "cuda");
-    let driver = driver();
-    let folders = LibraryFolders::of_environment();
-    let libraries: Vec<Library> = LIBRARIES
-        .iter()
-        .map(|(name, purpose)| Library {
-            name,
-            purpose,
-            found: folders.find(name),
-        })
-        .collect();
-    let absent = libraries.iter().take(NEEDED).find(|library| library.found.is_none());
-    let missing = if built && (absent.is_none() || device::first_gpu().is_some()) {
-        device::open("cuda").err().map(|error| error.to_string())
-    } else if driver.is_none() && libraries[0].found.is_none() {
-        Some("no NVIDIA driver: there is no GPU, or its driver is not installed".to_owned())
-    } else if let Some(library) = absent {
-        let (name, purpose) = (library.name, library.purpose);
-        Some(format!(
-            "{name} is in none of the folders below ({purpose}), or name its folder in LD_LIBRARY_PATH"
-        ))
-    } else {
-        Some("this program was built without GPU support: build it with `--features cuda`".to_owned())
-    };
-    Cuda {
-        built,
-        driver,
-        libraries,
-        looked_in: folders.folders().to_vec(),
-        missing,
-    }
 }
 
 impl Diagnosis {
@@ -431,45 +354,9 @@ impl Auto {
     }
 }
 
-impl Cuda {
-    fn to_text(&self) -> String {
-        let built = if self.built { "with" } else { "without" };
-        let mut text = format!("  built {built} CUDA support\n");
-        let _ = writeln!(text, "  driver      {}", self.driver.as_deref().unwrap_or("none"));
-        for library in &self.libraries {
-            let found = library.found.as_ref().map(|path| path.display().to_string());
-            let _ = writeln!(
-                text,
-                "  {:<20}{}",
-                library.name,
-                found.unwrap_or_else(|| "not found".to_owned())
-            );
-        }
-        if let Some(missing) = &self.missing {
-            let _ = writeln!(text, "  not used: {missing}");
-            let folders: Vec<String> = self
-                .looked_in
-                .iter()
-                .map(|folder| folder.display().to_string())
-                .collect();
-            let _ = writeln!(text, "  looked in: {}", folders.join(", "));
-        }
-        text
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn without_a_gpu_it_says_what_is_missing() {
-        let cuda = cuda();
-        if device::default_name() == "cpu" {
-            assert!(cuda.missing.is_some());
-            assert!(cuda.to_text().contains("not used: "), "{}", cuda.to_text());
-        }
-    }
 
     #[test]
     fn a_python_is_shown_with_what_it_has_or_what_it_lacks() {

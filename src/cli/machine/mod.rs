@@ -1,6 +1,7 @@
 //! The machine that the program runs on: what it has, how fast it is, its threads, and the commands that look at it.
 
 pub(super) mod cpu_ceilings;
+mod cuda;
 pub(super) mod doctor;
 pub(super) mod engine_check;
 pub(super) mod gpu_ceilings;
