@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::cli::CliError;
 use crate::cli::processes::interpreter::Package;
-use crate::cli::search::trl::refusal_of;
+use crate::cli::search::stack_refusal::refusal_of;
 use crate::space::Loader;
 use peft_tune_core::recipe::{Recipe, TorchSettings};
 

@@ -11,7 +11,7 @@ use crate::cli::CliError;
 use crate::cli::machine::record::machine;
 use crate::cli::processes::interpreter::{Interpreter, Stack};
 use crate::cli::processes::printed::last_words;
-use crate::cli::search::trl::refusal_of;
+use crate::cli::search::stack_refusal::refusal_of;
 use crate::cli::terminal::output::tell;
 use crate::report::printable;
 use crate::space::Loader;

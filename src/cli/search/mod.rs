@@ -21,6 +21,7 @@ pub(super) mod quickstart;
 pub(super) mod resume_command;
 mod search_result;
 mod spent_text;
+pub(super) mod stack_refusal;
 pub(super) mod status;
 pub(super) mod stop;
 mod study_record;
