@@ -35,7 +35,7 @@ const QUANTIZED: Circumstance = Circumstance(|recipe| recipe.precision.is_quanti
 const DENSE: Circumstance = Circumstance(|recipe| !recipe.precision.is_quantized());
 /// The widest steps decide, however many there are.
 const SCHEDULED: Form = Form {
-    words: "its kind: an adaptive one keeps the gradients of a step",
+    words: "its kind: adaptive ones keep a step's gradients",
     of: |value| match value {
         ParamValue::Text(name) => name.split('_').next().unwrap_or_default().into(),
         other => other.clone(),
@@ -104,9 +104,9 @@ pub(super) const ROWS: &[SettingRow] = &[
         unit: None,
         derived_from: None,
         effects: Effects {
-            throughput: changes("products of bytes instead of 16-bit numbers").only(QUANTIZED),
-            peak_memory: changes("a product's activations once more, in bytes").only(QUANTIZED),
-            loss: changes("rounding of activations, and of gradients").only(QUANTIZED),
+            throughput: changes("products of bytes").only(QUANTIZED),
+            peak_memory: changes("a copy of activations in bytes").only(QUANTIZED),
+            loss: changes("rounding of activations and gradients").only(QUANTIZED),
         },
         get: |recipe| name_of(&recipe.activation_quantization),
         set: |recipe, value| put(&mut recipe.activation_quantization, named(value)),
@@ -148,16 +148,16 @@ pub(super) const ROWS: &[SettingRow] = &[
     SettingRow {
         name: "precision_schedule",
         field: "precision_schedule",
-        about: "Which steps compute in fp32 instead: none, the first N (fp32_N), or as gradients say every N steps (adaptive_N).",
+        about: "Which steps compute in fp32 instead: none, the first N, or as gradients say.",
         legal: Legal::PrecisionSchedule,
         widest: None,
         elsewhere: &["dynamic_precision", "mixed_precision_schedule"],
         unit: None,
         derived_from: None,
         effects: Effects {
-            throughput: changes("how many steps take the products of fp32").only(IN_16_BITS),
-            peak_memory: form(SCHEDULED, "activations of the steps in fp32").only(IN_16_BITS),
-            loss: changes("rounding of the steps' activations").only(IN_16_BITS),
+            throughput: changes("steps that compute in fp32").only(IN_16_BITS),
+            peak_memory: form(SCHEDULED, "activations in fp32").only(IN_16_BITS),
+            loss: changes("rounding of activations").only(IN_16_BITS),
         },
         get: |recipe| name_of(&recipe.precision_schedule),
         set: |recipe, value| put(&mut recipe.precision_schedule, named(value)),

@@ -94,7 +94,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         effects: Effects {
             throughput: changes("devices that work at once, and what adding up their gradients costs"),
             peak_memory: changes("micro-batches under way, where the global batch is held fixed"),
-            loss: through_global_batch("gradients are means over the global batch, whoever computes its parts"),
+            loss: through_global_batch("gradients are means over the global batch"),
         },
         get: |recipe| Some(ParamValue::Int(recipe.batch.devices as i64)),
         set: |recipe, value| put(&mut recipe.batch.devices, count(value)),
