@@ -8,11 +8,9 @@ use crate::report::html::{
     Prediction, TrialCurves,
 };
 use crate::report::{Recommendation, against_baseline, gains, with_found_length, with_length};
-use crate::store::{
-    Confirmations, EvaluationRecord, StepRecord, Store, StoreError, StudyId, StudyOverview, TrialFinding, TrialTimes,
-};
+use crate::store::{EvaluationRecord, StepRecord, Store, StoreError, StudyId, StudyOverview, TrialFinding, TrialTimes};
 use peft_tune_core::objective::Objective;
-use peft_tune_core::study::{Confirmed, Curve, Phase, Trial, TrialNumber, TrialState, with_confirmed};
+use peft_tune_core::study::{Confirmations, Confirmed, Curve, Phase, Trial, TrialNumber, TrialState, with_confirmed};
 use peft_tune_search::{Importance, Insight, Preference, Share, recommend};
 
 /// Reads studies, and remembers what happened inside finished trials: that does not change any more.

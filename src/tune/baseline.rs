@@ -88,11 +88,7 @@ pub fn baseline(study: &Study, width: Option<Width>) -> Option<Params> {
         .find(|parameter| parameter.name == "micro_batch")?;
     let count = parameter.distribution.cardinality()?;
     let others = (0..count).rev().filter_map(|index| parameter.distribution.nth(index));
-    let mut others = others.map(|value| {
-        let mut params = found.clone();
-        params.insert(parameter.name.clone(), value);
-        params
-    });
+    let mut others = others.map(|value| found.with(&parameter.name, value));
     others.find(|params| recipe_for(study, params).is_ok())
 }
 

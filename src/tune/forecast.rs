@@ -15,6 +15,7 @@ use peft_tune_core::objective::{Bound, PEAK_MEMORY, THROUGHPUT, is_of_target};
 use peft_tune_core::predict::{Correction, Imbalance, Prediction, RowLengths, Uncertain};
 use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{EpochSteps, Recipe};
+use peft_tune_core::space::Parameter;
 use peft_tune_core::study::{ParamValue, Params};
 use peft_tune_search::Prior;
 
@@ -74,13 +75,13 @@ pub struct Unpredictable(Arc<str>);
 impl Forecast {
     /// A forecast of `study` by the costs of what trains it.
     pub fn new(study: &Study, costs: impl Into<CostModel>, rows: TrainingRows) -> Self {
-        let changes_cost = |affects: &Option<Vec<String>>| {
-            let cost = |metric: &String| [THROUGHPUT, PEAK_MEMORY].contains(&metric.as_str());
-            affects.as_ref().is_none_or(|affects| affects.iter().any(cost))
+        let changes_cost = |parameter: &&Parameter| {
+            let mut metrics = [THROUGHPUT, PEAK_MEMORY].into_iter();
+            metrics.any(|metric| parameter.can_change(metric))
         };
         let parameters = study.space.parameters.iter();
         let counted = parameters
-            .filter(|parameter| changes_cost(&parameter.affects))
+            .filter(changes_cost)
             .map(|parameter| parameter.name.clone())
             .collect();
         let bounds = study

@@ -82,8 +82,7 @@ impl MeasuredMetrics {
 pub(super) fn metric_key(problem: &Problem, metric: &str, params: &Params) -> MetricKey {
     let affects = |name: &str| {
         let parameter = problem.space.parameters.iter().find(|parameter| parameter.name == name);
-        let affects = parameter.and_then(|parameter| parameter.affects.as_ref());
-        affects.is_none_or(|metrics| metrics.iter().any(|affected| affected == metric))
+        parameter.is_none_or(|parameter| parameter.can_change(metric))
     };
     let mut deciding = params.clone();
     deciding.retain(|name, _| affects(name));

@@ -23,12 +23,14 @@ impl Tuner<'_> {
             return Some((trial, None));
         }
         *ending = self.schedule().budget_ending();
+        let is_over = ending.is_some();
         let proposed = match self.next_proposed(ending) {
             Some(proposed) => proposed,
             None => {
-                // The budget's trials are begun: only what takes its loss over is none of them.
-                let takes_loss_over = self.parts.study.plan.train.is_some();
-                let untold = self.next_untold().filter(|_| takes_loss_over);
+                // Once the budget's trials are begun, only what takes its loss over is none of them. Before, it was asked for
+                // among the proposals.
+                let takes_loss_over = is_over && self.parts.study.plan.train.is_some();
+                let untold = takes_loss_over.then(|| self.next_untold()).flatten();
                 let variant = untold.or_else(|| self.next_variant());
                 variant.or_else(|| self.next_for_longer())?
             }

@@ -75,16 +75,11 @@ pub(super) fn relatives(problem: &Problem, history: &[Trial]) -> Vec<Params> {
 
 /// Whether a parameter changes only metrics that are known early.
 fn is_cheap(problem: &Problem, parameter: &Parameter) -> bool {
-    let Some(affects) = &parameter.affects else {
-        return false;
-    };
     let expensive = |metric: &&str| {
         let objective = problem.objectives.iter().find(|objective| objective.metric == **metric);
         objective.is_none_or(|objective| objective.known_after.is_none())
     };
     let metrics = needed(problem);
-    metrics
-        .iter()
-        .filter(|metric| expensive(metric))
-        .all(|metric| !affects.iter().any(|affected| affected == metric))
+    let mut late = metrics.iter().filter(|metric| expensive(metric));
+    parameter.affects.is_some() && late.all(|metric| !parameter.can_change(metric))
 }

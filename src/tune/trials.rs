@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::finished_trials::FinishedTrials;
 use super::kept_metrics::KeptMetrics;
 use super::propose::Proposed;
-use crate::store::{Confirmations, Store, StoreError, StudyId};
+use crate::store::{InheritedValue, Store, StoreError, StudyId};
 use peft_tune_core::space::StopRule;
-use peft_tune_core::study::{Curve, Metrics, Params, Trial, TrialNumber, TrialState, with_confirmed};
+use peft_tune_core::study::{Confirmations, Curve, Metrics, Params, Trial, TrialNumber, TrialState, with_confirmed};
 use peft_tune_search::{Problem, hypervolume_history, stop_reason};
 
 /// All trials of a study.
@@ -45,8 +45,8 @@ impl Trials {
         store: &Store,
         id: StudyId,
     ) -> Result<Self, StoreError> {
-        let variants: BTreeSet<TrialNumber> = store.inheritance().variants(id).await?.into_keys().collect();
         let inherited = store.inheritance().all(id).await?;
+        let variants: BTreeSet<TrialNumber> = InheritedValue::variants(&inherited).into_keys().collect();
         let of_cost = inherited.iter().filter(|value| value.is_cost());
         let confirmed = store.repeats().confirmations(id).await?;
         let mut finished_trials = FinishedTrials::default();

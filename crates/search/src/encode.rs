@@ -76,7 +76,7 @@ impl Encoding {
     pub(super) fn coordinate(&self, space: &SearchSpace, index: usize, value: &ParamValue) -> Option<f64> {
         match &space.parameters[index].distribution {
             Distribution::Categorical { choices } => {
-                let number = choices.iter().position(|choice| same_value(choice, value))?;
+                let number = choices.iter().position(|choice| choice.is_same(value))?;
                 let listed = self.listed[index].get(number);
                 Some(listed.copied().unwrap_or(number as f64))
             }
@@ -91,11 +91,6 @@ impl Encoding {
             Axis::Choice { choices, .. } => *choices as f64,
         }
     }
-}
-
-/// Equal, where a number's type does not matter.
-fn same_value(a: &ParamValue, b: &ParamValue) -> bool {
-    a == b || a.as_f64().is_some_and(|a| Some(a) == b.as_f64())
 }
 
 fn axis(parameter: &Parameter) -> (Axis, Vec<f64>) {

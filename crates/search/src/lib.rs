@@ -24,7 +24,6 @@ mod paired;
 pub mod pareto;
 mod prior;
 mod pruner;
-mod reach;
 mod reason;
 mod recommend;
 mod reference_point;
@@ -58,6 +57,6 @@ pub use samplers::{
     SamplerChoice, SamplerKind, Share, Sobol, Tpe, Trend, importance,
 };
 pub use stopping::{hypervolume_history, stop_reason};
-pub use untold_costs::{UntoldCost, UntoldOutcome, next_untold, untold_costs};
+pub use untold_costs::{UntoldCost, UntoldOutcome, costs_changed_by, next_untold, untold_costs};
 pub use variants::{next_variant, varied};
 pub use widen::next_widening;

@@ -9,11 +9,10 @@
 //! | pairs | trials with v and with u that differ in nothing else |
 //! | f(v) | factor on what is expected with v |
 
-use super::untold_costs::{costs, differ_only_in, untold};
+use super::untold_costs::{costs_changed_by, differ_only_in, error, untold};
 use super::{Prior, Problem};
-use peft_tune_core::objective::THROUGHPUT;
 use peft_tune_core::space::Parameter;
-use peft_tune_core::study::{ParamValue, Params, Trial, disturbed};
+use peft_tune_core::study::{ParamValue, Params, Trial};
 
 /// A prior, corrected where it does not tell values apart that trials have told apart.
 pub(super) struct MeasuredPrior<'a> {
@@ -44,7 +43,8 @@ impl<'a> MeasuredPrior<'a> {
 impl Prior for MeasuredPrior<'_> {
     fn expected(&self, params: &Params, metric: &str) -> Option<f64> {
         let expected = self.prior.expected(params, metric)?;
-        let is_of = |one: &&Learned| one.metric == metric && params.get(&one.parameter) == Some(&one.value);
+        let has_value = |one: &Learned| params.get(&one.parameter).is_some_and(|own| own.is_same(&one.value));
+        let is_of = |one: &&Learned| one.metric == metric && has_value(one);
         let learned = self.learned.iter().filter(is_of);
         Some(learned.fold(expected, |expected, one| expected * one.factor))
     }
@@ -72,14 +72,14 @@ fn learned(problem: &Problem, parameter: &Parameter, history: &[Trial], prior: &
     let of = |value: &ParamValue| {
         let having = history
             .iter()
-            .filter(move |trial| trial.params.get(name) == Some(value));
+            .filter(|trial| trial.params.get(name).is_some_and(|own| own.is_same(value)));
         having.collect::<Vec<&Trial>>()
     };
     let with_usual = of(usual);
     let mut all = Vec::new();
     for value in others.iter().copied() {
         let with_value = of(value);
-        for objective in costs(problem, parameter) {
+        for objective in costs_changed_by(problem, parameter) {
             let metric = objective.metric.as_str();
             let pairs = with_value.iter().flat_map(|own| {
                 let beside = with_usual
@@ -106,7 +106,7 @@ fn learned(problem: &Problem, parameter: &Parameter, history: &[Trial], prior: &
 fn values_by_trials<'a>(history: &'a [Trial], name: &str) -> Vec<&'a ParamValue> {
     let mut counts: Vec<(&ParamValue, usize)> = Vec::new();
     for value in history.iter().filter_map(|trial| trial.params.get(name)) {
-        match counts.iter_mut().find(|(known, _)| *known == value) {
+        match counts.iter_mut().find(|(known, _)| known.is_same(value)) {
             Some((_, count)) => *count += 1,
             None => counts.push((value, 1)),
         }
@@ -115,21 +115,11 @@ fn values_by_trials<'a>(history: &'a [Trial], name: &str) -> Vec<&'a ParamValue>
     counts.into_iter().map(|(value, _)| value).collect()
 }
 
-/// Logarithm of a metric over what is expected of it; `None` where one of them is not known, or something disturbed the measurement.
-fn error(trial: &Trial, metric: &str, prior: &dyn Prior) -> Option<f64> {
-    let metrics = trial.state.metrics()?;
-    if metric == THROUGHPUT && disturbed(metrics).is_some() {
-        return None;
-    }
-    let error = (metrics.value(metric)? / prior.expected(&trial.params, metric)?).ln();
-    error.is_finite().then_some(error)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fixtures::{categorical, parameter, trial};
-    use peft_tune_core::objective::{LOSS, Objective, PEAK_MEMORY};
+    use peft_tune_core::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
     use peft_tune_core::space::SearchSpace;
     use peft_tune_core::study::{Metrics, TrialState, mark_disturbed};
 

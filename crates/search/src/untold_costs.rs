@@ -10,13 +10,11 @@
 //! measurements say nothing of that, so that nothing is measured so before.
 
 use super::history::evaluated;
-use super::reach::{can_change, is_free};
 use super::recommend::{Preference, recommend};
 use super::{Prior, Problem};
-use peft_tune_core::objective::{Objective, PEAK_MEMORY, is_of_target};
+use peft_tune_core::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT, is_of_target};
 use peft_tune_core::space::{Distribution, Parameter};
-use peft_tune_core::study::{ParamValue, Params, Trial, TrialNumber};
-use serde::Serialize;
+use peft_tune_core::study::{ParamValue, Params, Trial, TrialNumber, disturbed};
 
 /// Measurements behind which predictions count as held against some.
 const FEWEST: usize = 3;
@@ -28,7 +26,7 @@ const CLEARLY: f64 = 0.405;
 const SAME: f64 = 1e-9;
 
 /// A value whose cost predictions do not tell.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct UntoldCost {
     pub parameter: String,
     pub value: ParamValue,
@@ -36,8 +34,7 @@ pub struct UntoldCost {
 }
 
 /// What became of a value whose cost predictions do not tell.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq)]
 pub enum UntoldOutcome {
     /// Tried, beside another trial that differs in nothing else.
     Tried { trial: TrialNumber, beside: TrialNumber },
@@ -104,8 +101,8 @@ pub(super) fn untold<'a>(problem: &'a Problem, history: &[Trial], prior: &dyn Pr
         let mut having = history
             .iter()
             .filter(|trial| trial.params.contains_key(&parameter.name));
-        is_free(parameter)
-            && costs(problem, parameter).next().is_some()
+        !parameter.can_change(LOSS)
+            && costs_changed_by(problem, parameter).next().is_some()
             && having.next().is_some_and(|trial| {
                 !prior.models(&parameter.name) || are_alike(problem, parameter, &trial.params, prior)
             })
@@ -114,11 +111,11 @@ pub(super) fn untold<'a>(problem: &'a Problem, history: &[Trial], prior: &dyn Pr
 }
 
 /// The measured objectives that a parameter can change.
-pub(super) fn costs<'a>(problem: &'a Problem, parameter: &'a Parameter) -> impl Iterator<Item = &'a Objective> {
+pub fn costs_changed_by<'a>(problem: &'a Problem, parameter: &'a Parameter) -> impl Iterator<Item = &'a Objective> {
     let objectives = problem.objectives.iter();
     objectives.filter(move |objective| {
         let metric = objective.metric.as_str();
-        can_change(parameter, metric) && !is_of_target(metric)
+        parameter.can_change(metric) && !is_of_target(metric)
     })
 }
 
@@ -126,7 +123,18 @@ pub(super) fn costs<'a>(problem: &'a Problem, parameter: &'a Parameter) -> impl 
 pub(super) fn differ_only_in(name: &str, one: &Params, other: &Params) -> bool {
     let mut both = one.iter().zip(other.iter());
     one.len() == other.len()
-        && both.all(|((own, value), (others, other))| own == others && (value == other) != (own == name))
+        && both.all(|((own, value), (others, other))| own == others && value.is_same(other) != (own == name))
+}
+
+/// Logarithm of a metric over what is expected of it; `None` where one of them is not known, or something disturbed the
+/// measurement.
+pub(super) fn error(trial: &Trial, metric: &str, prior: &dyn Prior) -> Option<f64> {
+    let metrics = trial.state.metrics()?;
+    if metric == THROUGHPUT && disturbed(metrics).is_some() {
+        return None;
+    }
+    let error = (metrics.value(metric)? / prior.expected(&trial.params, metric)?).ln();
+    error.is_finite().then_some(error)
 }
 
 /// Whether a prior expects the same cost of all values of a parameter beside these of the others. Memory is counted, and says
@@ -134,8 +142,8 @@ pub(super) fn differ_only_in(name: &str, one: &Params, other: &Params) -> bool {
 fn are_alike(problem: &Problem, parameter: &Parameter, params: &Params, prior: &dyn Prior) -> bool {
     let mut is_predicted = false;
     for value in listed(parameter) {
-        let other = with(params, parameter, &value);
-        for objective in costs(problem, parameter).filter(|objective| objective.metric != PEAK_MEMORY) {
+        let other = params.with(&parameter.name, value);
+        for objective in costs_changed_by(problem, parameter).filter(|objective| objective.metric != PEAK_MEMORY) {
             let expected = |params: &Params| prior.expected(params, &objective.metric);
             match (expected(params), expected(&other)) {
                 (Some(one), Some(other)) if (one / other).ln().abs() <= SAME => is_predicted = true,
@@ -156,12 +164,6 @@ fn listed(parameter: &Parameter) -> Vec<ParamValue> {
     }
 }
 
-fn with(params: &Params, parameter: &Parameter, value: &ParamValue) -> Params {
-    let mut params = params.clone();
-    params.insert(parameter.name.clone(), value.clone());
-    params
-}
-
 /// A study, as its values are looked at one by one.
 struct Study<'a> {
     problem: &'a Problem,
@@ -179,10 +181,10 @@ impl Study<'_> {
         }
         let (base, params) = self.bases.iter().find_map(|base| {
             let own = base.params.get(&parameter.name)?;
-            let params = with(&base.params, parameter, value);
+            let params = base.params.with(&parameter.name, value.clone());
             let is_possible =
                 self.problem.space.point_of(&params).is_some() && self.prior.impossible(&params).is_none();
-            (own != value && is_possible).then_some((base, params))
+            (!own.is_same(value) && is_possible).then_some((base, params))
         })?;
         Some(match self.clearly_worse(parameter, &base.params, &params) {
             Some((metric, change)) => UntoldOutcome::ClearlyWorse {
@@ -197,10 +199,8 @@ impl Study<'_> {
     /// The first trial with a value, however it ended, and one that differs in nothing else.
     fn tried(&self, parameter: &Parameter, value: &ParamValue) -> Option<(TrialNumber, TrialNumber)> {
         let name = parameter.name.as_str();
-        let mut having = self
-            .history
-            .iter()
-            .filter(|trial| trial.params.get(name) == Some(value));
+        let has_value = |trial: &&Trial| trial.params.get(name).is_some_and(|own| own.is_same(value));
+        let mut having = self.history.iter().filter(has_value);
         having.find_map(|trial| {
             let mut others = self.history.iter();
             let beside = others.find(|other| differ_only_in(name, &trial.params, &other.params))?;
@@ -212,7 +212,7 @@ impl Study<'_> {
     /// clearly worse.
     fn clearly_worse(&self, parameter: &Parameter, base: &Params, params: &Params) -> Option<(String, f64)> {
         let mut worst: Option<(f64, &Objective, f64)> = None;
-        for objective in costs(self.problem, parameter) {
+        for objective in costs_changed_by(self.problem, parameter) {
             let expected = |params: &Params| self.prior.expected(params, &objective.metric);
             let (Some(own), Some(others)) = (expected(params), expected(base)) else {
                 continue;
@@ -236,12 +236,8 @@ impl Study<'_> {
     /// Standard deviation of the logarithm of measured over expected values of a metric, a factor that all have left out; `None` where
     /// too few are known.
     fn deviation(&self, metric: &str) -> Option<f64> {
-        let error = |trial: &Trial| {
-            let measured = trial.state.metrics()?.value(metric)?;
-            let error = (measured / self.prior.expected(&trial.params, metric)?).ln();
-            error.is_finite().then_some(error)
-        };
-        let errors: Vec<f64> = self.history.iter().filter_map(error).collect();
+        let errors = self.history.iter().filter_map(|trial| error(trial, metric, self.prior));
+        let errors: Vec<f64> = errors.collect();
         if errors.len() < FEWEST {
             return None;
         }
@@ -257,9 +253,9 @@ mod tests {
     use super::*;
     use crate::fixtures::{categorical, parameter, trial};
     use crate::{Bayes, Sampler, next_variant};
-    use peft_tune_core::objective::{LOSS, LOSS_BEFORE, THROUGHPUT};
+    use peft_tune_core::objective::LOSS_BEFORE;
     use peft_tune_core::space::{Scale, SearchSpace};
-    use peft_tune_core::study::{Metrics, TrialState};
+    use peft_tune_core::study::{Metrics, TrialState, mark_disturbed};
     use std::sync::Arc;
 
     /// Larger micro-batches are faster and take more memory. Eager attention is expected to take a little more of both, and
@@ -385,6 +381,9 @@ mod tests {
         );
         // Micro-batches are told apart.
         assert_eq!((tried.len(), of("micro_batch", 2i64.into())), (4, None));
+        // A number is the same whatever its type.
+        history[4].params.insert("readers", ParamValue::Float(2.0));
+        assert_eq!(next_untold(&problem, &history, &prior), None);
     }
 
     #[test]
@@ -406,6 +405,35 @@ mod tests {
         }
         let open = &untold_costs(&problem, &stray, &prior)[0];
         assert!(matches!(open.outcome, UntoldOutcome::Open(_)), "{open:?}");
+    }
+
+    #[test]
+    fn a_disturbed_throughput_says_nothing_of_how_far_predictions_stray() {
+        /// Eager attention is expected to be clearly slower.
+        struct Slow(Costs);
+        impl Prior for Slow {
+            fn expected(&self, params: &Params, metric: &str) -> Option<f64> {
+                let is_slow = metric == THROUGHPUT && is_eager(params);
+                Some(self.0.expected(params, metric)? * if is_slow { 0.4 } else { 1.0 })
+            }
+
+            fn impossible(&self, params: &Params) -> Option<String> {
+                self.0.impossible(params)
+            }
+
+            fn models(&self, parameter: &str) -> bool {
+                self.0.models(parameter)
+            }
+        }
+        let (problem, prior, mut history) = (problem(), Slow(Costs { eager: 1.2 }), history());
+        history.push(complete(3, setting(8, "sdpa", 0, 5e-3)));
+        let outcome = |history: &[Trial]| untold_costs(&problem, history, &prior)[0].outcome.clone();
+        let metrics = history[3].state.metrics_mut().unwrap();
+        let throughput = metrics.value(THROUGHPUT).unwrap();
+        metrics.insert(THROUGHPUT, 0.05 * throughput);
+        assert!(matches!(outcome(&history), UntoldOutcome::Open(_)));
+        mark_disturbed(history[3].state.metrics_mut().unwrap(), 0.9);
+        assert!(matches!(outcome(&history), UntoldOutcome::ClearlyWorse { .. }));
     }
 
     #[test]

@@ -10,7 +10,6 @@ use super::history::{evaluated, pareto_front};
 use super::hypervolume::{contribution, hypervolume};
 use super::loss_margins::NEAR_BEST_LOSS;
 use super::measured_prior::MeasuredPrior;
-use super::reach::{can_change, is_free};
 use super::recommend::{Preference, Rule, recommend};
 use super::reference_point::reference_point;
 use super::{Prior, Problem};
@@ -131,7 +130,7 @@ fn expected_metrics(
     let parameters = problem.space.parameters.iter();
     let differing = parameters.filter(|parameter| source.get(&parameter.name) != variant.get(&parameter.name));
     let differing: Vec<&Parameter> = differing.collect();
-    let is_changed = |metric: &&str| differing.iter().any(|parameter| can_change(parameter, metric));
+    let is_changed = |metric: &&str| differing.iter().any(|parameter| parameter.can_change(metric));
     for metric in objectives.chain(constrained).filter(is_changed) {
         let ratio = prior.expected(variant, metric)? / prior.expected(source, metric)?;
         metrics.insert(metric, measured.value(metric)? * ratio);
@@ -145,7 +144,7 @@ fn expected_metrics(
 
 /// All settings of the space that differ from `params` only in what changes no loss.
 fn variants(space: &SearchSpace, params: &Params) -> Vec<Params> {
-    varied(space, params, &|parameter| is_free(parameter))
+    varied(space, params, &|parameter| !parameter.can_change(LOSS))
 }
 
 /// All settings of the space that differ from `params` only in the parameters that may vary, at most 64 of them. A
@@ -155,14 +154,10 @@ pub fn varied(space: &SearchSpace, params: &Params, may_vary: &dyn Fn(&Parameter
     let varying = space.parameters.iter().filter(|parameter| may_vary(parameter));
     for parameter in varying.filter(|parameter| params.contains_key(&parameter.name)) {
         let Some(values) = values_of(parameter) else { continue };
-        let with = |params: &Params, value: &ParamValue| {
-            let mut params = params.clone();
-            params.insert(parameter.name.clone(), value.clone());
-            params
-        };
+        let name = parameter.name.as_str();
         settings = settings
             .iter()
-            .flat_map(|params| values.iter().map(move |value| with(params, value)))
+            .flat_map(|params| values.iter().map(move |value| params.with(name, value.clone())))
             .take(MOST_VARIANTS)
             .collect();
     }

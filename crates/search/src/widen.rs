@@ -17,7 +17,6 @@ use std::collections::HashSet;
 
 use super::Problem;
 use super::history::{Evaluated, evaluated};
-use super::reach::is_free;
 use super::seeded::SettingKey;
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::space::{Bounds, Parameter, RangeEnd, Scale, Widening};
@@ -38,7 +37,7 @@ const MOST_PAIRS: f64 = 0.75;
 /// continuous ranges that may be wider ([`Parameter::widest`]) and can change the loss are looked at, and only where the loss is an
 /// objective.
 pub fn next_widening(problem: &Problem, history: &[Trial]) -> Option<Widening> {
-    let may_widen = |parameter: &&Parameter| parameter.widest.is_some() && !is_free(parameter);
+    let may_widen = |parameter: &&Parameter| parameter.widest.is_some() && parameter.can_change(LOSS);
     if !problem.space.parameters.iter().any(|parameter| may_widen(&parameter)) {
         return None;
     }
@@ -79,7 +78,7 @@ fn trainings<'a>(problem: &Problem, history: &'a [Trial]) -> Vec<Training<'a>> {
         .space
         .parameters
         .iter()
-        .filter(|parameter| !is_free(parameter))
+        .filter(|parameter| parameter.can_change(LOSS))
         .map(|parameter| parameter.name.as_str())
         .collect();
     let mut met = HashSet::new();

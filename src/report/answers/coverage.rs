@@ -3,12 +3,12 @@
 use serde::Serialize;
 
 use super::input::AnswersInput;
-use super::values::{is_same, rounded};
+use super::values::rounded;
 use crate::report::param_value;
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::space::{Distribution, Parameter, Widening};
 use peft_tune_core::study::{ParamValue, Trial, TrialNumber, TrialState};
-use peft_tune_search::{UntoldOutcome, evaluated};
+use peft_tune_search::{UntoldOutcome, costs_changed_by, evaluated};
 
 /// Values above which a range is shown in parts.
 const MOST_VALUES: u64 = 12;
@@ -92,7 +92,7 @@ pub(super) fn coverage(input: &AnswersInput<'_>) -> Vec<Coverage> {
         .map(|parameter| Coverage {
             widened: widened(&parameter.name),
             compared: compared(input, parameter),
-            ..match decides_loss(parameter) {
+            ..match parameter.can_change(LOSS) {
                 true => of_parameter(parameter, &trained, best),
                 // A variant measures all that such a parameter changes.
                 false => of_parameter(parameter, &all, best),
@@ -122,8 +122,8 @@ fn of_parameter(parameter: &Parameter, trained: &[&Trial], best: Option<&Trial>)
         Some(count) => {
             let one = |value: ParamValue| CoverageCell {
                 values: param_value(&value),
-                trainings: values.iter().filter(|other| is_same(other, &value)).count(),
-                holds_best: best_value.is_some_and(|best| is_same(best, &value)),
+                trainings: values.iter().filter(|other| other.is_same(&value)).count(),
+                holds_best: best_value.is_some_and(|best| best.is_same(&value)),
             };
             (0..count)
                 .filter_map(|index| distribution.nth(index))
@@ -178,10 +178,7 @@ fn compared(input: &AnswersInput<'_>, parameter: &Parameter) -> Vec<ComparedValu
 
 /// Changes that a parameter made from the second of two trials to the first, as far as both measured them.
 fn measured_changes(input: &AnswersInput<'_>, parameter: &Parameter, pair: [&Trial; 2]) -> Vec<MetricChange> {
-    let affects = parameter.affects.as_deref().unwrap_or_default();
-    let objectives = input.problem.objectives.iter();
-    let changed = objectives.filter(|objective| affects.contains(&objective.metric));
-    let changes = changed.filter_map(|objective| {
+    let changes = costs_changed_by(input.problem, parameter).filter_map(|objective| {
         let [own, other] = pair.map(|trial| trial.state.metrics()?.value(&objective.metric));
         let change = own? / other? - 1.0;
         let metric = objective.metric.clone();
@@ -205,17 +202,11 @@ fn parts(distribution: &Distribution, values: &[ParamValue], best: Option<&Param
     (0..PARTS).map(one).collect()
 }
 
-/// Whether a parameter can change the loss.
-fn decides_loss(parameter: &Parameter) -> bool {
-    let affects = parameter.affects.as_ref();
-    affects.is_none_or(|affects| affects.iter().any(|metric| metric == LOSS))
-}
-
 /// Whether a value that can decide the loss lies at an end that could be moved.
 fn edge(parameter: &Parameter, value: &ParamValue, trial: &Trial) -> Option<Edge> {
     let number = value
         .as_f64()
-        .filter(|_| decides_loss(parameter) && parameter.distribution.is_ordered())?;
+        .filter(|_| parameter.can_change(LOSS) && parameter.distribution.is_ordered())?;
     let (lowest, highest) = match parameter.distribution.cardinality() {
         Some(count) => {
             let numbers = (0..count).filter_map(|index| parameter.distribution.nth(index)?.as_f64());

@@ -4,7 +4,6 @@
 use serde::Serialize;
 
 use super::input::AnswersInput;
-use super::values::is_same;
 use peft_tune_core::objective::Objective;
 use peft_tune_core::space::{Parameter, SearchSpace};
 use peft_tune_core::study::{ParamValue, Params, Trial, TrialNumber, TrialState};
@@ -79,7 +78,7 @@ pub(super) fn neighbours(input: &AnswersInput<'_>) -> Vec<Neighbour> {
         };
         let mut found: Vec<Neighbour> = measured(input, recommended, &parameter.name, from);
         for value in beside(parameter, from) {
-            if found.iter().any(|one| is_same(&one.value, &value)) || is_bracketed(parameter, &found, from, &value) {
+            if found.iter().any(|one| one.value.is_same(&value)) || is_bracketed(parameter, &found, from, &value) {
                 continue;
             }
             found.extend(
@@ -99,7 +98,7 @@ fn measured(input: &AnswersInput<'_>, recommended: &Trial, name: &str, from: &Pa
         let value = trial.params.get(name);
         let mut others = trial.params.clone();
         others.insert(name.to_owned(), from.clone());
-        value.is_some_and(|value| !is_same(value, from)) && others == recommended.params && trial.state.is_finished()
+        value.is_some_and(|value| !value.is_same(from)) && others == recommended.params && trial.state.is_finished()
     };
     let mut all: Vec<(&Trial, &ParamValue)> = input
         .trials
@@ -231,7 +230,7 @@ fn beside(parameter: &Parameter, from: &ParamValue) -> Vec<ParamValue> {
     let count = distribution.cardinality().filter(|count| *count <= MOST_LEVELS);
     if !distribution.is_ordered() {
         let all = (0..count.unwrap_or(0)).filter_map(|index| distribution.nth(index));
-        return all.filter(|value| !is_same(value, from)).take(MOST_CHOICES).collect();
+        return all.filter(|value| !value.is_same(from)).take(MOST_CHOICES).collect();
     }
     if let Some(count) = count {
         let mut values: Vec<ParamValue> = (0..count).filter_map(|index| distribution.nth(index)).collect();
@@ -248,7 +247,7 @@ fn beside(parameter: &Parameter, from: &ParamValue) -> Vec<ParamValue> {
         .filter(|unit| (0.0..=1.0).contains(unit));
     steps
         .map(|unit| distribution.value_at(unit))
-        .filter(|value| !is_same(value, from))
+        .filter(|value| !value.is_same(from))
         .collect()
 }
 

@@ -1,8 +1,8 @@
 //! Everything that `explain` says of a study, before it is words or JSON.
 
 use crate::report::answers::Answers;
-use crate::store::{Confirmations, EndingRecord, PredictionRecord, StudyOverview, Variants};
-use peft_tune_core::study::{Trial, TrialNumber};
+use crate::store::{EndingRecord, PredictionRecord, StudyOverview, Variants};
+use peft_tune_core::study::{Confirmations, Trial, TrialNumber};
 use peft_tune_search::{Effect, Importance, Proposal};
 
 /// Everything that is said about a study.

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::state::StateColumns;
 use super::trials::TrialId;
 use crate::store::row::to_u64;
-use crate::store::{Confirmations, EvaluationRecord, Store, StoreError, StudyId};
-use peft_tune_core::study::{Metrics, Params, Trial, TrialNumber, with_confirmed};
+use crate::store::{EvaluationRecord, Store, StoreError, StudyId};
+use peft_tune_core::study::{Confirmations, Metrics, Params, Trial, TrialNumber, with_confirmed};
 
 /// A trial with its times, its recipe and its evaluations.
 #[derive(Clone, Debug, PartialEq)]

@@ -150,9 +150,7 @@ impl<'a> LongTrainings<'a> {
                 if !ABOUT_HALF.contains(&(half.as_f64()? / rate)) {
                     return None;
                 }
-                let mut params = leader.params.clone();
-                params.insert(LEARNING_RATE.to_owned(), half);
-                Some(params)
+                Some(leader.params.with(LEARNING_RATE, half))
             })
     }
 

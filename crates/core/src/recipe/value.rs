@@ -39,6 +39,11 @@ impl ParamValue {
             _ => None,
         }
     }
+
+    /// Whether two values are equal, where a number's type does not matter.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self == other || self.as_f64().is_some_and(|own| Some(own) == other.as_f64())
+    }
 }
 
 impl fmt::Display for ParamValue {
@@ -120,6 +125,15 @@ mod tests {
             let text = serde_json::to_string(&value).unwrap();
             assert_eq!(serde_json::from_str::<ParamValue>(&text).unwrap(), value, "{text}");
         }
+    }
+
+    #[test]
+    fn numbers_are_the_same_whatever_their_type() {
+        assert!(ParamValue::Int(2).is_same(&ParamValue::Float(2.0)));
+        assert!(!ParamValue::Int(2).is_same(&ParamValue::Float(2.5)));
+        assert!(ParamValue::from("2").is_same(&"2".into()));
+        assert!(!ParamValue::from("2").is_same(&ParamValue::Int(2)));
+        assert!(!ParamValue::from(true).is_same(&ParamValue::Int(1)));
     }
 
     #[test]

@@ -80,12 +80,7 @@ impl SearchSpace {
 /// The value as the distribution would give it: 8.0 where it samples 8, and 8 where it samples 8.0.
 pub fn as_sampled(distribution: &Distribution, value: &ParamValue) -> Option<ParamValue> {
     match distribution {
-        Distribution::Categorical { choices } => {
-            let same = |choice: &&ParamValue| {
-                *choice == value || choice.as_f64().is_some_and(|number| value.as_f64() == Some(number))
-            };
-            choices.iter().find(same).cloned()
-        }
+        Distribution::Categorical { choices } => choices.iter().find(|choice| choice.is_same(value)).cloned(),
         _ if !distribution.contains(value) => None,
         Distribution::Float { step: None, .. } => value.as_f64().map(ParamValue::Float),
         _ => distribution.nth(distribution.index_of(value)?),

@@ -37,6 +37,12 @@ pub struct Condition {
 }
 
 impl Parameter {
+    /// Whether the parameter can change a metric.
+    pub fn can_change(&self, metric: &str) -> bool {
+        let affects = self.affects.as_ref();
+        affects.is_none_or(|affects| affects.iter().any(|affected| affected == metric))
+    }
+
     /// Whether the parameter exists beside these values of others.
     fn is_active<'a>(&self, value_of: impl FnOnce(&str) -> Option<&'a ParamValue>) -> bool {
         self.condition.as_ref().is_none_or(|condition| {
@@ -195,6 +201,14 @@ mod tests {
                 },
             ],
         }
+    }
+
+    #[test]
+    fn a_parameter_of_which_nothing_is_said_can_change_every_metric() {
+        let mut rank = parameter("rank", choices(&["a", "b"]));
+        assert!(rank.can_change("loss"));
+        rank.affects = Some(vec!["throughput".to_owned()]);
+        assert!(rank.can_change("throughput") && !rank.can_change("loss"));
     }
 
     #[test]

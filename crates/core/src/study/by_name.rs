@@ -87,6 +87,17 @@ impl<V> ByName<V> {
         }
     }
 
+    /// A copy with another value of a name, or with one value more.
+    #[must_use]
+    pub fn with(&self, name: &str, value: V) -> Self
+    where
+        V: Clone,
+    {
+        let mut copy = self.clone();
+        copy.insert(name, value);
+        copy
+    }
+
     /// Takes a value out.
     pub fn remove(&mut self, name: &str) -> Option<V> {
         let at = self.position(name).ok()?;
@@ -290,6 +301,9 @@ mod tests {
             serde_json::to_string(&sets).unwrap(),
             r#"[{"a":7,"b":0,"c":1},{"b":1},{"a":7,"b":2}]"#
         );
+        let changed: ByName<i64> = [("b".to_owned(), 5), ("c".to_owned(), 1)].into();
+        assert_eq!(sets[1].with("b", 5).with("c", 1), changed);
+        assert_eq!(sets[1].get("b"), Some(&1));
     }
 
     #[test]

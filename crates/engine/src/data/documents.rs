@@ -288,8 +288,7 @@ impl DocumentSet {
 
     /// Tokens of document `index` that count in the loss.
     pub fn target_tokens(&self, index: usize) -> usize {
-        let DocumentPlace { table, row, stretches } = self.located(index);
-        stretches.iter().map(|stretch| targets_of(table, &row, stretch)).sum()
+        self.sequences(index).map(|(_, targets)| targets).sum()
     }
 
     /// (tokens, target tokens) of the sequences of document `index`: both of a pair, else the document's own.

@@ -8,7 +8,7 @@ use hf_hub::{Cache, Repo, RepoType};
 
 use super::HubError;
 use super::index::shards_of;
-use super::needed_files::{NeededFiles, PICKLED_INDEX, PICKLED_WEIGHTS, WEIGHTS, WEIGHTS_INDEX, WeightReader};
+use super::needed_files::{NeededFiles, WeightReader, is_index};
 use super::settings::{HubSettings, RepoKind};
 
 /// Watches downloads. The defaults watch nothing.
@@ -74,12 +74,8 @@ impl HubModel<'_> {
         reader: WeightReader,
         observer: &mut dyn DownloadObserver,
     ) -> Result<Vec<String>, HubError> {
-        let forms: &[&str] = match reader {
-            WeightReader::Engine => &[WEIGHTS_INDEX, WEIGHTS],
-            WeightReader::Transformers => &[WEIGHTS_INDEX, WEIGHTS, PICKLED_WEIGHTS, PICKLED_INDEX],
-        };
-        match forms.iter().find(|name| present.contains(*name)) {
-            Some(index @ &(WEIGHTS_INDEX | PICKLED_INDEX)) => {
+        match reader.forms().iter().find(|name| present.contains(*name)) {
+            Some(index) if is_index(index) => {
                 self.fetch(commit, index, observer)?;
                 shards_of(&commit.folder.join(index))
             }

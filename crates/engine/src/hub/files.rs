@@ -9,7 +9,7 @@ use super::index::shards_of;
 use super::name::parse_hub_name;
 use super::needed_files::{
     CHAT_TEMPLATE, CONFIG, GENERATION_CONFIG, NeededFiles, PICKLED_INDEX, PICKLED_WEIGHTS, SPECIAL_TOKENS_MAP,
-    TOKENIZER, TOKENIZER_CONFIG, WEIGHTS, WEIGHTS_INDEX, WeightReader,
+    TOKENIZER, TOKENIZER_CONFIG, WEIGHTS, WEIGHTS_INDEX, WeightReader, is_index,
 };
 use super::settings::{HubSettings, RepoKind};
 use super::{HubError, MissingFile};
@@ -67,7 +67,7 @@ impl ModelFiles {
     }
 
     /// [`ModelFiles::resolve_weights`] for a training that transformers loads the model of: weights may be PyTorch's own files, which
-    /// this engine does not read.
+    /// this engine does not read, and no GGUF file.
     pub fn resolve_for_transformers(model: &str, observer: &mut dyn DownloadObserver) -> Result<Self, HubError> {
         Self::found(model, NeededFiles::Weights(WeightReader::Transformers), observer)
     }
@@ -75,7 +75,7 @@ impl ModelFiles {
     /// [`ModelFiles::resolve`] with a cache and mode of the caller's choice instead of the environment's, and with weights in any
     /// form: what asks reads the files beside them.
     pub fn resolve_with(model: &str, settings: &HubSettings) -> Result<Self, HubError> {
-        let part = NeededFiles::Everything(WeightReader::Transformers);
+        let part = NeededFiles::Everything(WeightReader::Nobody);
         let folder = folder_of(model, part, || Ok(settings.clone()), &mut ())?;
         Self::in_folder(model, &folder, part)
     }
@@ -234,17 +234,11 @@ enum WeightFiles {
 
 /// The weights in a folder that a reader takes. Of several GGUF files which one is for the reader itself to say.
 fn weights_in(folder: &Path, reader: WeightReader) -> Option<WeightFiles> {
-    let there = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
-    let sharded = |name: &str| there(name).map(WeightFiles::Sharded);
-    let single = |name: &str| there(name).map(WeightFiles::Single);
-    let found = sharded(WEIGHTS_INDEX)
-        .or_else(|| single(WEIGHTS))
-        .or_else(|| GgufWeights::first(folder).map(WeightFiles::Single));
-    match reader {
-        WeightReader::Engine => found,
-        WeightReader::Transformers => found
-            .or_else(|| single(PICKLED_WEIGHTS))
-            .or_else(|| sharded(PICKLED_INDEX)),
+    match reader.forms().iter().find(|name| folder.join(name).is_file()) {
+        Some(name) if is_index(name) => Some(WeightFiles::Sharded(folder.join(name))),
+        Some(name) => Some(WeightFiles::Single(folder.join(name))),
+        None if reader.takes_gguf() => GgufWeights::first(folder).map(WeightFiles::Single),
+        None => None,
     }
 }
 
@@ -280,6 +274,10 @@ fn advice(folder: &Path, name: &str) -> &'static str {
         WEIGHTS if has(PICKLED_WEIGHTS) || has(PICKLED_INDEX) => {
             "only PyTorch's own weights are there, which TRL trains on: search with `--backend trl`; or write safetensors beside them, in \
              that folder: python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('.').save_pretrained('.')\""
+        }
+        WEIGHTS if GgufWeights::first(folder).is_some() => {
+            "only a GGUF file is there, which the built-in engine alone reads: search with `--backend native`, or copy the \
+             safetensors from the model's hub page"
         }
         WEIGHTS => "copy the weights from the model's hub page",
         _ => "",
@@ -370,13 +368,33 @@ mod tests {
             [folder.path().join("a.bin"), folder.path().join("b.bin")]
         );
         assert!(ModelFiles::resolve_weights(&model, &mut ()).is_err());
-        // The order is that of transformers.
+        // The order is that of transformers, which is given no GGUF file.
+        let gguf = folder.path().join("model.gguf");
+        write(folder.path(), &[("model.gguf", "")]);
+        assert_eq!(found().unwrap().len(), 2);
+        assert_eq!(ModelFiles::resolve_weights(&model, &mut ()).unwrap().weights, [gguf]);
         for name in [PICKLED_WEIGHTS, WEIGHTS] {
             write(folder.path(), &[(name, "")]);
             assert_eq!(found().unwrap(), [folder.path().join(name)]);
         }
         let engine = ModelFiles::resolve_weights(&model, &mut ()).unwrap();
         assert_eq!(engine.weights, [folder.path().join(WEIGHTS)]);
+    }
+
+    #[test]
+    fn a_gguf_file_alone_is_for_the_engine() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = folder.path().to_str().unwrap().to_owned();
+        write(
+            folder.path(),
+            &[("config.json", "{}"), ("tokenizer.json", "{}"), ("a.gguf", "")],
+        );
+        let weights = [folder.path().join("a.gguf")];
+        assert_eq!(ModelFiles::resolve(&model).unwrap().weights, weights);
+        let settings = HubSettings::offline(folder.path());
+        assert_eq!(ModelFiles::resolve_with(&model, &settings).unwrap().weights, weights);
+        let error = ModelFiles::resolve_for_transformers(&model, &mut ()).unwrap_err();
+        assert!(error.to_string().contains("--backend native"), "{error}");
     }
 
     #[test]

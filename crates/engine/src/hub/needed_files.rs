@@ -31,8 +31,33 @@ pub(super) enum NeededFiles {
 pub(super) enum WeightReader {
     /// The engine: safetensors and GGUF.
     Engine,
-    /// transformers, which reads PyTorch's own form too where there is no other.
+    /// transformers, which reads PyTorch's own form too where there is no other, and GGUF only where it is named.
     Transformers,
+    /// None: what asks reads the files beside the weights, which may have any of these forms.
+    Nobody,
+}
+
+impl WeightReader {
+    /// Names of the files that hold the weights or list their shards: the first one that is there is read.
+    pub(super) fn forms(self) -> &'static [&'static str] {
+        match self {
+            Self::Engine => &[WEIGHTS_INDEX, WEIGHTS],
+            Self::Transformers | Self::Nobody => &[WEIGHTS_INDEX, WEIGHTS, PICKLED_WEIGHTS, PICKLED_INDEX],
+        }
+    }
+
+    /// Whether a GGUF file will do where none of the other forms is there.
+    pub(super) fn takes_gguf(self) -> bool {
+        match self {
+            Self::Engine | Self::Nobody => true,
+            Self::Transformers => false,
+        }
+    }
+}
+
+/// Whether a file lists the shards of a checkpoint.
+pub(super) fn is_index(name: &str) -> bool {
+    [WEIGHTS_INDEX, PICKLED_INDEX].contains(&name)
 }
 
 impl NeededFiles {

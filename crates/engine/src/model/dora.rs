@@ -19,6 +19,14 @@ use super::traced::{NormParts, gain};
 use crate::tensor;
 use peft_tune_core::predict::Right;
 
+/// The frozen weight W of a projection, as products take it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FrozenWeight<'a> {
+    pub factor: Factor<'a>,
+    /// Storage of W as prediction tells storages apart.
+    pub right: Right,
+}
+
 /// The magnitude of one projection.
 #[derive(Clone, Debug)]
 pub(super) struct Dora {
@@ -45,7 +53,7 @@ impl Dora {
     /// Computes norm and gain from the parameters as they are now, on paper where `ids` are.
     pub(super) fn refresh(
         &self,
-        weight: (Factor<'_>, Right),
+        weight: FrozenWeight<'_>,
         (a, b): (&Trained, &Tensor),
         scaling: f64,
         ids: &tensor::Tensor,
@@ -71,9 +79,13 @@ pub(super) fn squared_row_norms(weight: &Tensor) -> Result<Tensor> {
 /// n_j = |(W + s·B·A)_j|, (out,) F32, from W (out, in) in any dtype, A (r, in) F32 and B (out, r) F32.
 pub(crate) fn update_norm(weight: &Tensor, a: &Tensor, b: &Tensor, scaling: f64) -> Result<Tensor> {
     let left = tensor::Tensor::from(a.clone());
+    let frozen = FrozenWeight {
+        factor: weight.into(),
+        right: Right::Weight,
+    };
     gain::norm(NormParts {
         squared: &squared_row_norms(weight)?,
-        projected: &projected((weight.into(), Right::Weight), &left)?,
+        projected: &projected(frozen, &left)?,
         gram: &matmul::nt(&left, a)?,
         b,
         scaling,
@@ -81,8 +93,8 @@ pub(crate) fn update_norm(weight: &Tensor, a: &Tensor, b: &Tensor, scaling: f64)
 }
 
 /// A W^T (r, out), in A's dtype: rather than (out, r), since the result of a product has the dtype of its left side.
-fn projected((weight, right): (Factor<'_>, Right), a: &tensor::Tensor) -> Result<tensor::Tensor> {
-    matmul::nt_sum(&[Term::new(a, weight, 1.0).stored(right)], 0)
+fn projected(weight: FrozenWeight<'_>, a: &tensor::Tensor) -> Result<tensor::Tensor> {
+    matmul::nt_sum(&[Term::new(a, weight.factor, 1.0).stored(weight.right)], 0)
 }
 
 #[cfg(test)]

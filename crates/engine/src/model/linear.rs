@@ -22,8 +22,6 @@ pub(super) struct LinearGroup {
 impl LinearGroup {
     /// Computes what adapters need of the parameters as they are now; before each pass, on paper where `ids` are.
     pub(super) fn refresh(&self, ids: &Tensor) -> Result<()> {
-        // On paper a product asks whose weight it is.
-        let _span = ids.paper().map(|_| span::module(self.module));
         self.adapted.refresh(ids)?;
         self.members.iter().try_for_each(|member| member.refresh(ids))
     }
@@ -74,15 +72,10 @@ impl LinearGroup {
     ) -> Result<Tensor> {
         let _span = span::module(self.module);
         if let Some(shared) = self.shared() {
-            return match shared.outputs(x, xa, y, pass)?.as_slice() {
-                [output] => Ok(output.clone()),
-                other => candle_core::bail!("a sum with the residual takes one projection, not {}", other.len()),
-            };
+            return only(&shared.outputs(x, xa, y, pass)?).cloned();
         }
-        match self.adapted.projections.as_slice() {
-            [projection] => projection.forward(&self.adapted.input(x, pass), xa, y),
-            other => candle_core::bail!("a sum with the residual takes one projection, not {}", other.len()),
-        }
+        let projection = only(&self.adapted.projections)?;
+        projection.forward(&self.adapted.input(x, pass), xa, y)
     }
 
     /// Tensors that [`LinearGroup::forward`] keeps, without the outputs: xa of all adapters.
@@ -126,10 +119,10 @@ impl LinearGroup {
     }
 }
 
-/// The output of a group of one projection.
-pub(super) fn only(outputs: &[Tensor]) -> Result<&Tensor> {
-    match outputs {
-        [output] => Ok(output),
+/// The projection of a group that has one, or its output.
+pub(super) fn only<T>(of_projections: &[T]) -> Result<&T> {
+    match of_projections {
+        [one] => Ok(one),
         other => candle_core::bail!("one projection was expected, not {}", other.len()),
     }
 }

@@ -4,7 +4,7 @@
 
 use candle_core::Result;
 
-use super::dora::Dora;
+use super::dora::{Dora, FrozenWeight};
 use super::group_input::{AdapterInput, GroupInput};
 use super::matrix::Matrix;
 use super::merged_weight::{MergedWeight, Update};
@@ -109,8 +109,12 @@ impl Projection {
         let Some(dora) = &adapter.dora else { return Ok(()) };
         let a = &adapters[adapter.input].a;
         let _span = span::module(Module::Adapters);
-        let (weight, both) = (self.weight.unrounded(), (a, &adapter.b.value));
-        dora.refresh((weight.factor(), self.right), both, adapter.scaling, ids)
+        let unrounded = self.weight.unrounded();
+        let weight = FrozenWeight {
+            factor: unrounded.factor(),
+            right: self.right,
+        };
+        dora.refresh(weight, (a, &adapter.b.value), adapter.scaling, ids)
     }
 
     /// x W^T or dy W, beside the adapter where that is not in W.

@@ -95,12 +95,7 @@ impl Session {
         let span = span::phase(StepPhase::Step);
         self.trainer.step(&[source.longest_micro_batch()])?;
         drop(span);
-        let mut warmup = WarmupDetector::new(settings.max_warmup_steps);
-        while !warmup.is_over() {
-            let (seconds, tokens) = self.step()?;
-            warmup.push(seconds, tokens);
-            self.warmup_steps += 1;
-        }
+        self.step_until_steady(settings)?;
         let mut spans = 0;
         for tree in self.recording.take() {
             if tree.thread == 0 {
@@ -126,7 +121,8 @@ impl Session {
         };
         let pause = self.spanned.is_some().then(|| self.recording.pause());
         if pause.is_some() {
-            self.warm_up_freely(settings)?;
+            // Nobody records these: the first of them may be captured as graphs.
+            self.step_until_steady(settings)?;
         }
         let mut meter = EnergyMeter::open(self.trainer.base().device());
         let (began, reading) = (Instant::now(), self.batches.times());
@@ -154,8 +150,8 @@ impl Session {
         Ok(energy)
     }
 
-    /// Steps that nobody records, until two agree: the first of them may be captured as graphs.
-    fn warm_up_freely(&mut self, settings: &ProfileSettings) -> Result<(), ProfileError> {
+    /// Takes steps of a warm-up until two agree.
+    fn step_until_steady(&mut self, settings: &ProfileSettings) -> Result<(), ProfileError> {
         let mut warmup = WarmupDetector::new(settings.max_warmup_steps);
         while !warmup.is_over() {
             let (seconds, tokens) = self.step()?;

@@ -73,17 +73,7 @@ impl Model {
     fn full(&self, tape: &mut Tape, normed: Tensor) -> (Tensor, Option<Tensor>) {
         let logits = self.logits(tape, normed);
         let wide = cast(tape, &logits, 4);
-        let passes = [Cost::pass(2 * wide.bytes()), Cost::pass(3 * wide.bytes())];
-        let log_shares = tape.op(Op {
-            elements: wide.elements,
-            inputs: &[&wide],
-            saves_output: true,
-            cost: passes,
-            ..Op::default()
-        });
-        drop(wide);
-        let loss = self.loss_of(tape, &log_shares, &[&log_shares], [0, 0]);
-        drop(log_shares);
+        let loss = self.nats(tape, wide);
         let held = match self.setting.raises_outputs {
             true => Some(cast(tape, &logits, 4)),
             false => self.setting.holds_logits.then_some(logits),
@@ -120,14 +110,19 @@ impl Model {
     fn chunk_loss(&self, tape: &mut Tape, logits: Tensor) -> Tensor {
         let wide = cast(tape, &logits, 4);
         drop(logits);
+        self.nats(tape, wide)
+    }
+
+    /// Cross-entropy of logits in F32, which are not kept.
+    fn nats(&self, tape: &mut Tape, logits: Tensor) -> Tensor {
         let log_shares = tape.op(Op {
-            elements: wide.elements,
-            inputs: &[&wide],
+            elements: logits.elements,
+            inputs: &[&logits],
             saves_output: true,
-            cost: [Cost::pass(2 * wide.bytes()), Cost::pass(3 * wide.bytes())],
+            cost: [Cost::pass(2 * logits.bytes()), Cost::pass(3 * logits.bytes())],
             ..Op::default()
         });
-        drop(wide);
+        drop(logits);
         self.loss_of(tape, &log_shares, &[&log_shares], [0, 0])
     }
 
@@ -220,15 +215,7 @@ impl Model {
             cost: [Cost::pass(8 * elements), Cost::pass(logits.bytes() + 8 * elements)],
             ..Op::default()
         });
-        let log_shares = tape.op(Op {
-            elements,
-            inputs: &[&copied],
-            saves_output: true,
-            cost: [Cost::pass(8 * elements), Cost::pass(12 * elements)],
-            ..Op::default()
-        });
-        drop(copied);
-        self.loss_of(tape, &log_shares, &[&log_shares], [0, 0])
+        self.nats(tape, copied)
     }
 
     /// Log-probabilities of tokens as `selective_log_softmax` of `trl/trainer/utils.py` makes them in F32: the logits of the tokens are

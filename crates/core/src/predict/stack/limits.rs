@@ -11,7 +11,7 @@ use super::{ModelShape, StackError, StackSetting};
 /// The largest micro-batch and the longest rows that fit, all else being as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Limits {
-    /// 0 where not even one row fits.
+    /// 0 where not even the fewest rows fit that a micro-batch may have.
     pub largest_micro_batch: u64,
     /// 0 where not even a row of 16 tokens fits.
     pub longest_sequence: u64,
@@ -61,7 +61,7 @@ pub fn limits(shape: &ModelShape, setting: &StackSetting, device: StackDevice) -
     })
 }
 
-/// The largest micro-batch that fits, all else being as it is; 0 where not even one row does.
+/// The largest micro-batch that fits, all else being as it is; 0 where not even the fewest rows do that one may have.
 ///
 /// # Errors
 /// Those of [`predict`].
@@ -74,7 +74,9 @@ pub fn largest_micro_batch(shape: &ModelShape, setting: &StackSetting, device: S
         };
         fits(shape, &larger, device)
     };
-    Ok(largest(MOST_ROWS, with_rows))
+    let found = largest(MOST_ROWS, with_rows);
+    let is_enough = found >= setting.comparison.least_rows;
+    Ok(if is_enough { found } else { 0 })
 }
 
 fn fits(shape: &ModelShape, setting: &StackSetting, device: StackDevice) -> bool {
@@ -286,6 +288,18 @@ mod tests {
         assert!(!names(&setting).contains(&named::HALF_THE_ROWS));
         setting.micro_batch = 4;
         assert!(names(&setting).contains(&named::HALF_THE_ROWS));
+    }
+
+    #[test]
+    fn where_the_fewest_rows_do_not_fit_no_micro_batch_does() {
+        let mut setting = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Nf4);
+        setting.sequence_length = limits(&shape(), &setting, on("T4")).unwrap().longest_sequence;
+        let largest = |setting: &StackSetting| largest_micro_batch(&shape(), setting, on("T4")).unwrap();
+        assert_eq!(largest(&setting), 1);
+        setting.comparison.least_rows = 2;
+        assert_eq!(largest(&setting), 0);
+        setting.sequence_length /= 4;
+        assert!(largest(&setting) >= 2);
     }
 
     #[test]

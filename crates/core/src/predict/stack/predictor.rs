@@ -159,13 +159,14 @@ fn step_seconds(model: &Model, traced: &Traced, device: StackDevice) -> Seconds 
     let update = seconds_of(model, &traced.update, device);
     let times = setting.gradient_accumulation as f64;
     let [shared, ..] = setting.shares();
-    // Weights are gathered in the forward and the backward pass; gradients are added up once a step.
+    // Weights are gathered in each pass, forward or backward; gradients are added up once a step.
+    let passes = 2 + setting.comparison.own_passes + setting.comparison.reference_passes;
     let trained: u64 = trained_tensors(model)
         .iter()
         .map(|(elements, width)| elements * width)
         .sum();
     let gathered = match shared > 1 {
-        true => 2.0 * times * (model.layer_bytes() * model.shape.layers) as f64,
+        true => passes as f64 * times * (model.layer_bytes() * model.shape.layers) as f64,
         false => 0.0,
     };
     let sent = match setting.devices > 1 {
@@ -349,6 +350,24 @@ mod tests {
         assert!(slower > 1.1 && slower < 1.6, "{slower}");
         pairs.comparison.own_passes = 1;
         assert!(of(&pairs).tokens_per_s < beside.tokens_per_s);
+    }
+
+    #[test]
+    fn weights_that_are_shared_out_are_gathered_for_a_reference_too() {
+        let gpu = StackDevice {
+            sheet: device("L4").unwrap(),
+        };
+        let shape = shape(32_000);
+        let of_reference = |sharing| {
+            let mut setting = tiled();
+            (setting.devices, setting.sharing) = (8, sharing);
+            let seconds = |setting: &StackSetting| predict(&shape, setting, Some(gpu)).unwrap().step_s().unwrap();
+            let alone = seconds(&setting);
+            setting.comparison.reference_passes = 1;
+            seconds(&setting) - alone
+        };
+        let [shared, copied] = [Sharing::Full, Sharing::Copies].map(of_reference);
+        assert!(shared > copied * (1.0 + 1e-6), "{shared} {copied}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::candidates::{Candidates, Choice};
 use super::landscape::Landscape;
 use super::observations::Observations;
 use super::sampler::INITIAL_WITH_PRIOR;
-use super::trainings::Trainings;
+use super::trainings::{Trainings, are_alike_but};
 use crate::Problem;
 use crate::encode::Point;
 use crate::length::LEARNING_RATE;
@@ -211,7 +211,7 @@ impl<'a> Comparison<'a> {
         let data = &self.observations.data[self.loss];
         let used = &self.observations.modelled[self.loss].used;
         let known = data.points.iter().zip(&data.values);
-        let of_choice = known.filter(|(trained, _)| are_alike_but(used, self.rate, trained, point));
+        let of_choice = known.filter(|(trained, _)| are_alike_but(used, self.rate, ROUNDING, [trained, point]));
         let mut compared: Vec<(f64, f64)> = of_choice.map(|(trained, value)| (trained[self.rate], *value)).collect();
         compared.sort_by(|a, b| a.0.total_cmp(&b.0));
         compared.dedup_by(|a, b| a.0 == b.0);
@@ -227,7 +227,7 @@ impl<'a> Comparison<'a> {
             known.filter(move |(point, _)| (point[index] - level).abs() <= ROUNDING)
         };
         let used = &self.observations.modelled[self.loss].used;
-        let is_pair = |one: &Point, other: &Point| are_alike_but(used, index, one, other);
+        let is_pair = |one: &Point, other: &Point| are_alike_but(used, index, ROUNDING, [one, other]);
         let own = self.best[index];
         let differences = with(choice.coordinate).flat_map(|(point, lost)| {
             let partners = with(own).filter(move |(partner, _)| is_pair(partner, point));
@@ -260,12 +260,6 @@ pub(super) fn untrained_choice(
             .iter()
             .all(|point| point[choice.parameter] != choice.coordinate)
     })
-}
-
-/// Whether two points differ in none of these parameters, but perhaps in one.
-fn are_alike_but(used: &[usize], but: usize, one: &[f64], other: &[f64]) -> bool {
-    let mut others = used.iter().filter(|index| **index != but);
-    others.all(|index| (one[*index] - other[*index]).abs() <= ROUNDING)
 }
 
 /// The rate at which a training that has another value of one parameter than the best one is compared first. Beside another

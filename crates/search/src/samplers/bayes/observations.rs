@@ -4,7 +4,6 @@ use crate::encode::{Encoding, Point};
 use crate::history::{evaluated, objective_values, violation};
 use crate::knee::LEARNED_SHARE;
 use crate::learning::loss_after_learning;
-use crate::reach::can_change;
 use crate::reference_point::reference_point;
 use crate::{Prior, Problem};
 use peft_tune_core::objective::{Bound, Direction, LOSS, PEAK_MEMORY, THROUGHPUT, is_of_target};
@@ -302,7 +301,7 @@ fn modelled(problem: &Problem, cost: Option<&str>) -> Vec<Modelled> {
 fn used(problem: &Problem, metric: &str) -> Vec<usize> {
     let parameters = problem.space.parameters.iter().enumerate();
     parameters
-        .filter(|(_, parameter)| can_change(parameter, metric))
+        .filter(|(_, parameter)| parameter.can_change(metric))
         .map(|(index, _)| index)
         .collect()
 }

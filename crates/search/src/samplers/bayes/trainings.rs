@@ -308,10 +308,7 @@ fn is_better(observations: &Observations<'_>, loss: usize, index: usize, [one, o
         let feasible = observations.evaluated.iter().filter(|seen| seen.feasible);
         feasible.filter(move |seen| seen.point[index] == level)
     };
-    let is_pair = |a: &EvaluatedPoint, b: &EvaluatedPoint| {
-        let mut others = used.iter().filter(|place| **place != index);
-        others.all(|place| (a.point[*place] - b.point[*place]).abs() <= ALIKE)
-    };
+    let is_pair = |a: &EvaluatedPoint, b: &EvaluatedPoint| are_alike_but(used, index, ALIKE, [&a.point, &b.point]);
     let pairs = of(one).flat_map(|a| {
         of(other)
             .filter(|b| is_pair(a, b))
@@ -323,6 +320,12 @@ fn is_better(observations: &Observations<'_>, loss: usize, index: usize, [one, o
         count += 1.0;
     }
     gains > LOSS_BY_CHANCE * count
+}
+
+/// Whether two points lie within a distance of each other in each of these parameters, but perhaps in one.
+pub(super) fn are_alike_but(used: &[usize], but: usize, within: f64, [one, other]: [&[f64]; 2]) -> bool {
+    let mut others = used.iter().filter(|index| **index != but);
+    others.all(|index| (one[*index] - other[*index]).abs() <= within)
 }
 
 #[cfg(test)]
@@ -360,11 +363,7 @@ mod tests {
         }
 
         fn learns_alike(&self, one: &Params, other: &Params) -> bool {
-            let rest = |params: &Params| {
-                let mut params = params.clone();
-                params.insert("precision".to_owned(), "bf16".into());
-                params
-            };
+            let rest = |params: &Params| params.with("precision", "bf16".into());
             rest(one) == rest(other)
         }
     }
