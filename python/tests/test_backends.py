@@ -1208,11 +1208,14 @@ class OfUnsloth(unittest.TestCase):
             self.parsed(SCRIPT, trainer="dpo")
 
     def test_an_adapter_is_put_on_a_model_whose_base_was_counted(self):
-        model = types.SimpleNamespace(parameters=lambda: [StandInTensor(), StandInTensor()], buffers=list)
+        scales = types.SimpleNamespace(quant_state=types.SimpleNamespace(absmax=StandInTensor(), blocksize=64))
+        model = types.SimpleNamespace(
+            parameters=lambda: [StandInTensor(), StandInTensor()], buffers=list, modules=lambda: [scales]
+        )
         loader = types.SimpleNamespace(load=lambda: (model, "tokenizer"), with_adapter=lambda model: ("adapted", model))
         found = self.parsed(SCRIPT)._replace(loader=loader)
         bases = base_model.BaseModels(types.SimpleNamespace(empty=lambda: None))
-        self.assertEqual(bases.take(found, "/base"), (("adapted", model), 16))
+        self.assertEqual(bases.take(found, "/base"), (("adapted", model), 24))
         self.assertEqual((bases.tokenizer(found, "/base"), bases.held_bytes), ("tokenizer", 0))
 
     def test_each_backend_is_a_tool(self):
@@ -1273,16 +1276,21 @@ class Bases(unittest.TestCase):
         scales = layer.weight.SCB
         base = base_model.Base(layer)
         self.assertEqual(base.frozen_bytes, 24)
+        self.assertIsNone(layer.weight.SCB)
         for copied in (base.copied(), base.copied()):
             self.assertIsNot(copied.state, layer.state)
             self.assertIs(copied.weight, layer.weight)
             self.assertIs(copied.state.SCB, scales)
 
+    def test_bytes_of_8_bits_are_counted_where_the_weights_have_them_still(self):
+        layer = StandInLinear8bit()
+        self.assertEqual(base_model.frozen_bytes_of(layer), 24)
+        self.assertIsNotNone(layer.weight.SCB)
+
     def test_scales_that_are_quantized_themselves_are_counted(self):
         nested = types.SimpleNamespace(absmax=StandInTensor(), state2=None)
         scales = types.SimpleNamespace(absmax=StandInTensor(), blocksize=64, state2=nested)
         self.assertEqual(list(base_model.tensors_in([scales, StandInTensor()]))[:2], [scales.absmax, nested.absmax])
-
 
     def test_a_model_that_names_no_class_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
