@@ -151,7 +151,7 @@ def evaluated_pairs(trainer, rows, micro_batch, ranks, ask, watch=None):
     return Preferred(losses, sum(targets), rewards, time.perf_counter() - began)
 
 
-def evaluate_kto(trainer, rows, micro_batch, ranks, reference):
+def evaluate_kto(trainer, rows, micro_batch, ranks, reference, _watch=None):
     """Evaluates a model that learnt answers which are good or bad.
 
     All of them: the drift is a part of each row's loss. That of some rows would be wrong for all their losses alike, and
