@@ -58,8 +58,8 @@ class Preferred(NamedTuple):
         return self.rewards.metrics()
 
     def rows(self):
-        """The losses of all rows as they are told; `None` where there are too many, or one is no number."""
-        return evaluation.told_rows(self.losses, [1] * len(self.losses)) if math.isfinite(self.loss) else None
+        """The losses of all rows as they are told; `None` where there are too many."""
+        return evaluation.told_rows(self.losses, [1] * len(self.losses))
 
 
 # Micro-batches.
