@@ -73,9 +73,13 @@ class Wire:
     def next(self):
         return json.loads(self._lines.readline())
 
-    def close(self):
-        os.close(self._writer)
+    def stop_reading(self):
+        """Reads no more, so that whoever writes learns that nobody does."""
         self._lines.close()
+
+    def close(self):
+        self.stop_reading()
+        os.close(self._writer)
 
 
 class OnAWire(unittest.TestCase):
@@ -85,10 +89,17 @@ class OnAWire(unittest.TestCase):
         self.control = Control(self.wire.outbox)
 
     def later(self, work, *given):
-        """Starts work in a thread."""
+        """Starts work in a thread, which ends before the wire does: the next one may have the same descriptor."""
         thread = threading.Thread(target=work, args=given, daemon=True)
         thread.start()
+        self.addCleanup(self.ended, thread)
         return thread
+
+    def ended(self, thread):
+        """Waits for the end of a thread that has nobody to write to."""
+        self.wire.stop_reading()
+        thread.join(5)
+        self.assertFalse(thread.is_alive())
 
 
 class Messages(OnAWire):
@@ -785,7 +796,71 @@ class Steps(unittest.TestCase):
         self.assertFalse(device.is_out_of_memory(RuntimeError("shapes differ")))
 
 
+class StandInModel:
+    """A model whose loss of a row is ten times the row."""
+
+    training = True
+
+    def __init__(self):
+        self.seen = []
+
+    def eval(self):
+        self.training = False
+
+    def train(self, mode):
+        self.training = mode
+
+    def __call__(self, rows, **_):
+        self.seen.append(list(rows))
+        losses = StandInNumbers(10.0 * row for row in rows)
+        return types.SimpleNamespace(log_probs=losses, label_mask=StandInNumbers(rows), is_top1=StandInNumbers([1]))
+
+
+class StandInNumbers(list):
+    """A tensor of a number for each row."""
+
+    def sum(self, dim=None):
+        return StandInNumbers(self) if dim is not None else sum(self)
+
+    def double(self):
+        return self
+
+    def __neg__(self):
+        return self
+
+    def tolist(self):
+        return list(self)
+
+
+def trainer_of(model, collate):
+    """A trainer of a model, as far as an evaluation asks it."""
+    return types.SimpleNamespace(
+        beta=1.0,
+        data_collator=collate,
+        model_wrapped=model,
+        _prepare_inputs=lambda inputs: inputs,
+        compute_loss_context_manager=contextlib.nullcontext,
+    )
+
+
+def by_both_ranks(evaluated):
+    """What the first of two ranks evaluates, once the other one has; `evaluated` is given the ranks as one of them sees them."""
+    told = []
+    for rank in (1, 0):
+        # The last one to ask has what all have told.
+        of_rank = ranks.Ranks(rank, 2, lambda value: told.append(value) or told[::-1])
+        # That asked for its process already.
+        del told[-1]
+        found = evaluated(of_rank)
+    return found
+
+
 class Evaluations(unittest.TestCase):
+    def setUp(self):
+        patched = unittest.mock.patch.dict(sys.modules, torch=types.SimpleNamespace(no_grad=contextlib.nullcontext))
+        patched.start()
+        self.addCleanup(patched.stop)
+
     def test_the_loss_is_that_of_a_target_token(self):
         found = evaluation.Evaluation([10.0, 20.0, 30.0, 60.0], [10, 10, 10, 10], 1, 20, 0.5)
         event = found.event(3, 400)
@@ -794,97 +869,30 @@ class Evaluations(unittest.TestCase):
         self.assertEqual(found.rows()["losses"], [10.0, 20.0, 30.0, 60.0])
 
     def test_ranks_take_micro_batches_in_turn_and_as_many_each(self):
-        class Rows(list):
-            def sum(self, dim=None):
-                return Rows(self) if dim is not None else sum(self)
+        def evaluated(model, of_ranks):
+            return evaluation.evaluate(trainer_of(model, lambda rows: {"rows": rows}), [1, 2, 3, 4, 5], 2, of_ranks)
 
-            def double(self):
-                return self
-
-            def __neg__(self):
-                return self
-
-            def tolist(self):
-                return list(self)
-
-        class Model:
-            training = True
-
-            def __init__(self):
-                self.seen = []
-
-            def eval(self):
-                self.training = False
-
-            def train(self, mode):
-                self.training = mode
-
-            def __call__(self, rows, **_):
-                self.seen.append(list(rows))
-                losses = Rows(10.0 * row for row in rows)
-                return types.SimpleNamespace(log_probs=losses, label_mask=Rows(rows), is_top1=Rows([1]))
-
-        def trainer_of(model):
-            return types.SimpleNamespace(
-                data_collator=lambda rows: {"rows": rows},
-                model_wrapped=model,
-                _prepare_inputs=lambda inputs: inputs,
-                compute_loss_context_manager=contextlib.nullcontext,
-            )
-
-        found, models = [], [Model(), Model()]
-        torch = types.SimpleNamespace(no_grad=contextlib.nullcontext)
-        with unittest.mock.patch.dict(sys.modules, torch=torch):
-            alone = evaluation.evaluate(trainer_of(Model()), [1, 2, 3, 4, 5], 2, ranks.Ranks())
-            for rank in (1, 0):
-                # The last one to ask has what all found.
-                of_rank = ranks.Ranks(rank, 2, lambda value: found.append(value) or found[::-1])
-                # That asked for its process already.
-                del found[-1]
-                both = evaluation.evaluate(trainer_of(models[rank]), [1, 2, 3, 4, 5], 2, of_rank)
+        models = [StandInModel(), StandInModel()]
+        alone = evaluated(StandInModel(), ranks.Ranks())
+        both = by_both_ranks(lambda of_rank: evaluated(models[of_rank.rank], of_rank))
         self.assertEqual([model.seen for model in models], [[[1, 2], [5]], [[3, 4], [5]]])
         self.assertEqual(both._replace(seconds=0.0), alone._replace(seconds=0.0))
         self.assertEqual((both.losses, both.right), ([10.0, 20.0, 30.0, 40.0, 50.0], 3))
         self.assertTrue(models[0].training)
 
     def test_pairs_are_compared_over_all_ranks_and_no_further_than_a_rival_asks_for(self):
-        class Model:
-            training = True
-
-            def eval(self):
-                self.training = False
-
-            def train(self, mode):
-                self.training = mode
-
-        def trainer_of():
-            return types.SimpleNamespace(
-                beta=1.0,
-                data_collator=list,
-                model_wrapped=Model(),
-                _prepare_inputs=lambda inputs: inputs,
-                compute_loss_context_manager=contextlib.nullcontext,
-            )
-
         def ask(model, inputs, number):
             return [float(row) for row in inputs], ([float(row) for row in inputs], [1.5] * len(inputs), len(inputs))
 
         def evaluated(of_ranks, rows=(1, 2, 3, 4, 5), watch=None):
-            found = preference.evaluated_pairs(trainer_of(), rows, 2, of_ranks, ask, watch)
+            found = preference.evaluated_pairs(trainer_of(StandInModel(), list), rows, 2, of_ranks, ask, watch)
             return found._replace(seconds=0.0)
 
-        told = []
-        torch = types.SimpleNamespace(no_grad=contextlib.nullcontext)
-        with unittest.mock.patch.dict(sys.modules, torch=torch):
-            alone = evaluated(ranks.Ranks())
-            of_rival = {"loss": 19.5, "rows": {"target_tokens": [1] * 40, "losses": list(range(40))}}
-            watch = rival.BesideRival(of_rival, lambda: [1] * 40)
-            part = evaluated(ranks.Ranks(), range(1, 41), watch)
-            for rank in (1, 0):
-                of_rank = ranks.Ranks(rank, 2, lambda value: told.append(value) or told[::-1])
-                # That asked for its process already.
-                del told[-1]
-                both = evaluated(of_rank)
+        alone = evaluated(ranks.Ranks())
+        of_rival = {"loss": 19.5, "rows": {"target_tokens": [1] * 40, "losses": list(range(40))}}
+        watch = rival.BesideRival(of_rival, lambda: [1] * 40)
+        part = evaluated(ranks.Ranks(), range(1, 41), watch)
+        both = by_both_ranks(evaluated)
         self.assertEqual(both, alone)
         self.assertEqual((both.losses, both.target_tokens, both.rewards.accuracy), ([1.0, 2.0, 3.0, 4.0, 5.0], 5, 0.8))
         self.assertEqual(both.rows(), {"target_tokens": [1] * 5, "losses": [1.0, 2.0, 3.0, 4.0, 5.0]})
@@ -1208,11 +1216,14 @@ class OfUnsloth(unittest.TestCase):
             self.parsed(SCRIPT, trainer="dpo")
 
     def test_an_adapter_is_put_on_a_model_whose_base_was_counted(self):
-        model = types.SimpleNamespace(parameters=lambda: [StandInTensor(), StandInTensor()], buffers=list)
+        scales = types.SimpleNamespace(quant_state=types.SimpleNamespace(absmax=StandInTensor(), blocksize=64))
+        model = types.SimpleNamespace(
+            parameters=lambda: [StandInTensor(), StandInTensor()], buffers=list, modules=lambda: [scales]
+        )
         loader = types.SimpleNamespace(load=lambda: (model, "tokenizer"), with_adapter=lambda model: ("adapted", model))
         found = self.parsed(SCRIPT)._replace(loader=loader)
         bases = base_model.BaseModels(types.SimpleNamespace(empty=lambda: None))
-        self.assertEqual(bases.take(found, "/base"), (("adapted", model), 16))
+        self.assertEqual(bases.take(found, "/base"), (("adapted", model), 24))
         self.assertEqual((bases.tokenizer(found, "/base"), bases.held_bytes), ("tokenizer", 0))
 
     def test_each_backend_is_a_tool(self):
@@ -1220,6 +1231,8 @@ class OfUnsloth(unittest.TestCase):
         files, program = types.SimpleNamespace(config="", trainer="kto"), trial_files.Program(tool="unsloth")
         with self.assertRaisesRegex(trial_files.Invalid, "unsloth have no trainer `kto`"):
             tools.parsed(program, files, is_gpu=True)
+        with unittest.mock.patch.dict(tools.TOOLS, unsloth=tools.Tool("unsloth", lambda *given: given)):
+            self.assertEqual(tools.parsed(program, files, True, {"max_steps": 2}), ("", True, "kto", {"max_steps": 2}))
 
 
 ANSWER = {
@@ -1273,16 +1286,21 @@ class Bases(unittest.TestCase):
         scales = layer.weight.SCB
         base = base_model.Base(layer)
         self.assertEqual(base.frozen_bytes, 24)
+        self.assertIsNone(layer.weight.SCB)
         for copied in (base.copied(), base.copied()):
             self.assertIsNot(copied.state, layer.state)
             self.assertIs(copied.weight, layer.weight)
             self.assertIs(copied.state.SCB, scales)
 
+    def test_bytes_of_8_bits_are_counted_where_the_weights_have_them_still(self):
+        layer = StandInLinear8bit()
+        self.assertEqual(base_model.frozen_bytes_of(layer), 24)
+        self.assertIsNotNone(layer.weight.SCB)
+
     def test_scales_that_are_quantized_themselves_are_counted(self):
         nested = types.SimpleNamespace(absmax=StandInTensor(), state2=None)
         scales = types.SimpleNamespace(absmax=StandInTensor(), blocksize=64, state2=nested)
         self.assertEqual(list(base_model.tensors_in([scales, StandInTensor()]))[:2], [scales.absmax, nested.absmax])
-
 
     def test_a_model_that_names_no_class_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:

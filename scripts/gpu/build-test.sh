@@ -45,8 +45,8 @@ ln -s "$(realpath "$program")" "$folder/peft-tune.bin"
 LD_LIBRARY_PATH="$libraries" "$folder/peft-tune" --version
 echo "the program with NVIDIA support links and starts"
 if [ "${1:-}" = --without-stand-in ]; then exit; fi
-# The other parts (parity, mixtures, launches, ranks, profile, reference, generate, check) are for a person to run.
+# The other parts (parity, mixtures, launches, lost, ranks, profile, reference, generate, check) are for a person to run.
 if [ $# = 0 ]; then
-  set -- self doctor memory train offload bytes hopper traps forms products sums ada turing graphs search samples ceilings findings inference
+  set -- self doctor auto memory train offload bytes hopper traps forms products sums ada turing graphs search samples ceilings findings inference
 fi
 scripts/gpu/stand-in-test.sh "$@"

@@ -490,8 +490,7 @@ CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
     for (Operation operation : one->graph.operations) {
         // Events of a capture order it, and are none behind it.
         operation.reaches = nullptr;
-        if (is_made_up) operation.asked_s = now();
-        queue->pending.push_back(std::move(operation));
+        put(queue, std::move(operation));
     }
     return CUDA_SUCCESS;
 }

@@ -16,6 +16,7 @@ from . import probe, profile, protocol, rank_group
 from .control import Control
 from .device import Device, DeviceError, status_bytes
 from .faults import Fault, ProcessOutOfMemory
+from .host_load import usable_cpus
 from .launched import RanksLost, Trials
 from .ranks import Ranks
 from .serve import OtherProtocol, serve
@@ -216,9 +217,7 @@ def end_alone(program):
 
 def pinned_to():
     """Processors that this process is pinned to; none where it may run on all."""
-    if not hasattr(os, "sched_getaffinity"):
-        return []
-    cpus = sorted(os.sched_getaffinity(0))
+    cpus = usable_cpus()
     return cpus if len(cpus) < (os.cpu_count() or 0) else []
 
 

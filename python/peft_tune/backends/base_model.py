@@ -20,8 +20,9 @@ class Base:
     def __init__(self, model):
         self.model = model
         self.tensors = [*model.parameters(), *model.buffers()]
+        ready_scales(model)
         self._scales = scales_of(model)
-        self.frozen_bytes = devices.bytes_of([*self.tensors, *tensors_in(self._scales)])
+        self.frozen_bytes = frozen_bytes_of(model)
         self._trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
         self._watched = self.tensors
         self._versions = [tensor._version for tensor in self._watched]
@@ -43,18 +44,29 @@ class Base:
         return all(tensor._version == version for tensor, version in zip(self._watched, self._versions))
 
 
+def frozen_bytes_of(model):
+    """Bytes of a base model: its parameters and buffers, and what bitsandbytes keeps beside them."""
+    return devices.bytes_of([*model.parameters(), *model.buffers(), *tensors_in(scales_of(model))])
+
+
+def ready_scales(model):
+    """Has modules of 8 bits take their scales from the weights, which the first forward pass does otherwise.
+
+    Of copies that share a weight the first alone would find any, and the others compute with scales that are none of
+    the weight's.
+    """
+    for module in model.modules():
+        if getattr(getattr(module, "weight", None), "CB", None) is not None:
+            module.init_8bit_state()
+
+
 def scales_of(model):
     """What bitsandbytes keeps beside quantized weights, no parameters and no buffers."""
     scales = []
     for module in model.modules():
-        weight = getattr(module, "weight", None)
-        if getattr(weight, "CB", None) is not None:
-            # The first forward pass takes them from the weight. Of copies that share it the first alone would find any,
-            # and the others compute with scales that are none of the weight's.
-            module.init_8bit_state()
-        state = getattr(module, "state", None)
-        scales += [getattr(state, "CB", None), getattr(state, "SCB", None)]
-        scales += [getattr(module, "quant_state", None), getattr(weight, "quant_state", None)]
+        weight, state = getattr(module, "weight", None), getattr(module, "state", None)
+        scales += [getattr(holder, name, None) for holder in (weight, state) for name in ("CB", "SCB")]
+        scales += [getattr(holder, "quant_state", None) for holder in (module, weight)]
     return [one for one in scales if one is not None]
 
 
@@ -114,7 +126,7 @@ class BaseModels:
             return self._base[1].copied(), frozen_bytes
         self._forget_base()
         model = self._loaded(settings, folder)
-        base_bytes = devices.bytes_of([*model.parameters(), *model.buffers()])
+        base_bytes = frozen_bytes_of(model)
         return model if settings.loader is None else settings.loader.with_adapter(model), base_bytes
 
     def reference(self, settings, folder):

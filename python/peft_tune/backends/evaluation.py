@@ -59,8 +59,8 @@ class Evaluation(NamedTuple):
         return {"token_accuracy": self.accuracy}
 
     def rows(self):
-        """The losses of all rows as they are told; `None` where there are too many, or one is no number."""
-        return told_rows(self.losses, self.target_tokens) if math.isfinite(self.loss) else None
+        """The losses of all rows as they are told; `None` where there are too many."""
+        return told_rows(self.losses, self.target_tokens)
 
 
 def told_rows(losses, weights):

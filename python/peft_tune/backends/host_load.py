@@ -78,13 +78,19 @@ class Window(NamedTuple):
         return cls(None if own is None else own / usable, waiting, others, min(missing, by_others, 1.0))
 
 
+def usable_cpus():
+    """Numbers of the processors that this process may use: all of the machine's on systems that pin none."""
+    if not hasattr(os, "sched_getaffinity"):
+        return list(range(os.cpu_count() or 1))
+    return sorted(os.sched_getaffinity(0))
+
+
 class HostCounters:
     """Counters of Linux, below a root; another system counts the worker's own time alone."""
 
     def __init__(self, root="/"):
         self._root = Path(root)
-        can_be_pinned = hasattr(os, "sched_getaffinity")
-        self.cpus = sorted(os.sched_getaffinity(0)) if can_be_pinned else list(range(os.cpu_count() or 1))
+        self.cpus = usable_cpus()
         self._of_readers = {}
 
     def read(self):
@@ -121,7 +127,7 @@ class HostCounters:
     def _clock_mhz(self):
         files = [f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq" for cpu in self.cpus]
         clocks = [int(line) / 1e3 for file in files for line in self._lines(file) if line.isdigit()]
-        return sum(clocks) / len(clocks) if clocks else None
+        return mean(clocks)
 
     def _lines(self, file):
         try:

@@ -58,8 +58,8 @@ class Preferred(NamedTuple):
         return self.rewards.metrics()
 
     def rows(self):
-        """The losses of all rows as they are told; `None` where there are too many, or one is no number."""
-        return evaluation.told_rows(self.losses, [1] * len(self.losses)) if math.isfinite(self.loss) else None
+        """The losses of all rows as they are told; `None` where there are too many."""
+        return evaluation.told_rows(self.losses, [1] * len(self.losses))
 
 
 # Micro-batches.
@@ -151,7 +151,7 @@ def evaluated_pairs(trainer, rows, micro_batch, ranks, ask, watch=None):
     return Preferred(losses, sum(targets), rewards, time.perf_counter() - began)
 
 
-def evaluate_kto(trainer, rows, micro_batch, ranks, reference):
+def evaluate_kto(trainer, rows, micro_batch, ranks, reference, _watch=None):
     """Evaluates a model that learnt answers which are good or bad.
 
     All of them: the drift is a part of each row's loss. That of some rows would be wrong for all their losses alike, and

@@ -46,7 +46,7 @@ def probe(backend="trl"):
     """Versions by package, GPUs, and requirements as pip takes them: all, and those that are not met."""
     needed = ranges(backend)
     installed = {name: version_of(name) for name in needed}
-    missing = [requirement(name, needed) for name, version in installed.items() if not is_met(name, version, needed)]
+    wanted, missing = [requirement(name, needed) for name in needed], unmet(installed, needed)
     devices = []
     # Without unsloth nobody asks what its PyTorch sees.
     if installed["torch"] and installed.get("unsloth", True):
@@ -55,15 +55,14 @@ def probe(backend="trl"):
         except (ImportError, OSError, RuntimeError) as error:
             # A PyTorch that cannot be loaded is as good as none.
             print(f"cannot use torch {installed['torch']}: {error}", file=sys.stderr)
-            all_of_them = [requirement(name, needed) for name in needed]
-            missing = sorted({*missing, requirement("torch", needed)}, key=all_of_them.index)
+            missing = sorted({*missing, requirement("torch", needed)}, key=wanted.index)
     found = {name: version_of(name) for name in OPTIONAL}
     return {
         "python": platform.python_version(),
         **installed,
         "optional": {name: version for name, version in found.items() if version},
         "devices": devices,
-        "wanted": [requirement(name, needed) for name in needed],
+        "wanted": wanted,
         "missing": missing,
     }
 
@@ -71,7 +70,12 @@ def probe(backend="trl"):
 def missing(backend="trl"):
     """The requirements that are not met, without loading any package."""
     needed = ranges(backend)
-    return [requirement(name, needed) for name in needed if not is_met(name, version_of(name), needed)]
+    return unmet({name: version_of(name) for name in needed}, needed)
+
+
+def unmet(installed, needed):
+    """The requirements that versions by package do not meet."""
+    return [requirement(name, needed) for name, version in installed.items() if not is_met(name, version, needed)]
 
 
 def version_of(name):

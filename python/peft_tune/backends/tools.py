@@ -22,6 +22,6 @@ TOOLS = {
 }
 
 
-def parsed(program, files, is_gpu):
-    """The settings of a trial's files, as their tool has them. Raises `Invalid`."""
-    return TOOLS[program.tool].parsed(files.config, is_gpu, files.trainer)
+def parsed(program, files, is_gpu, changes=None):
+    """The settings of a trial's files, as their tool has them, with other values in some fields. Raises `Invalid`."""
+    return TOOLS[program.tool].parsed(files.config, is_gpu, files.trainer, changes)

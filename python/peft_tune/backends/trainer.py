@@ -4,7 +4,7 @@ import contextlib
 import functools
 import time
 
-from . import preference, unsloth
+from . import preference
 
 
 class StepWatch:
@@ -176,7 +176,7 @@ def make(settings, model, tokenizer, rows, watch, reference=None, **changes):
         changes["precompute_ref_log_probs"] = False
     texts, tokens = rows if isinstance(rows, tuple) else (rows, None)
     if settings.loader is not None:
-        unsloth.say_cut(texts, settings.training.max_length)
+        settings.loader.say_cut(texts, settings.training.max_length)
     trainer = trainer_class(
         model=model,
         args=settings.training_with(**changes),

@@ -6,7 +6,7 @@ import time
 import traceback
 
 from . import device as devices
-from . import disturbance, faults, first_adapter, preference, protocol, settings, steady, tools, trainer
+from . import disturbance, faults, first_adapter, preference, protocol, steady, tools, trainer
 from .base_model import BaseModels
 from .losses import Ended, Losses, Measured, Progress
 from .ranks import Step, of_all
@@ -325,7 +325,7 @@ class TrialRun:
         of_this = self.settings
         if of_this.is_moved_by_engine:
             # The libraries fill in what they need for one training, and keep it.
-            of_this = settings.parsed(self.files.config, self.device.is_gpu, self.files.trainer, changes)
+            of_this = tools.parsed(self.runner.program, self.files, self.device.is_gpu, changes)
         model, base_bytes = self.runner.bases.take(of_this, self.files.model)
         self.base_bytes = -(-base_bytes // (self.ranks.count if of_this.is_sharded else 1))
         tokenizer = self.runner.bases.tokenizer(of_this, self.files.model)

@@ -49,8 +49,7 @@ class Evaluations:
         ranks, references = self._runner.ranks, self._runner.evaluated.references
         if not kind.compares:
             return evaluation.evaluate(made, self._held_out, size, ranks, watch)
-        beside = {} if watch is None else {"watch": watch}
-        return kind.evaluate(made, self._held_out, size, ranks, references.setdefault(self._alike, {}), **beside)
+        return kind.evaluate(made, self._held_out, size, ranks, references.setdefault(self._alike, {}), watch)
 
     def beside(self, pairing):
         """A watch on the last evaluation, where a request compares it and each row has a loss of its own."""

@@ -39,6 +39,10 @@ class Loader(NamedTuple):
 
         return FastLanguageModel.get_peft_model(model=model, **self.of_adapter)
 
+    def say_cut(self, rows, length):
+        """Says of rows that they have so many tokens at the most, which the program has cut them to."""
+        setattr(rows, CUT_TO, length)
+
 
 def prepare():
     """Imports unsloth, before what it changes. The sources that it writes lie beside this package, and not where a search runs."""
@@ -82,8 +86,3 @@ def value_of(node):
 
         return getattr(torch, node.attr)
     return ast.literal_eval(node)
-
-
-def say_cut(rows, length):
-    """Says of rows that they have so many tokens at the most, which the program has cut them to."""
-    setattr(rows, CUT_TO, length)
