@@ -24,12 +24,12 @@ pub(crate) struct Around<'a> {
     pub machine: &'a Machine,
     /// Rows of the data, about, where that is quick to say.
     pub rows: Option<u64>,
-    /// The built-in engine lacks the model's family, and TRL trains it.
+    /// The built-in engine lacks the model's family or the trainer, and TRL has it.
     pub trains_in_trl: bool,
 }
 
 /// Settings that are written even where they have their usual value.
-const SHOWN: [&str; 7] = [
+const SHOWN: [&str; 8] = [
     "method",
     "precision",
     "dropout",
@@ -37,6 +37,7 @@ const SHOWN: [&str; 7] = [
     "schedule",
     "warmup",
     "max_grad_norm",
+    "beta",
 ];
 
 /// Times that the searched learning rates lie below and above the own one.
@@ -65,7 +66,11 @@ pub(crate) fn study_around(around: &Around<'_>) -> String {
         heading(around),
         format!("study: {}\n\n", quoted(&name)),
         format!("model: {}\n", quoted(&near(&recipe.model, around.output))),
-        engine(around.trains_in_trl).to_owned(),
+        match recipe.trainer.is_sft() {
+            true => engine(around.trains_in_trl),
+            false => "backend: trl              # the built-in engine learns no preferences\n",
+        }
+        .to_owned(),
         data(&recipe.data, around.output),
         format!(
             "objectives: [throughput, peak_memory, loss]\nconstraints:\n  peak_memory: \"<= {limit} MiB\"\n\
@@ -169,7 +174,8 @@ fn searched(recipe: &Recipe, trains_in_trl: bool) -> Vec<Searched> {
     });
     let rows = batch.micro_batch * batch.gradient_accumulation;
     let mut micro_batches = neighbours(batch.micro_batch, rows);
-    micro_batches.retain(|micro_batch| rows.is_multiple_of(*micro_batch));
+    let least = recipe.trainer.row().least_micro_batch;
+    micro_batches.retain(|micro_batch| rows.is_multiple_of(*micro_batch) && *micro_batch >= least);
     all.push(Searched {
         name: "micro_batch",
         values: format!("{micro_batches:?}"),

@@ -6,6 +6,7 @@ pub mod export;
 pub mod import;
 mod keys;
 mod llamafactory;
+mod optimizer_names;
 mod peft;
 mod row;
 mod tool;
@@ -14,7 +15,8 @@ mod transformers;
 mod trl;
 mod unsloth;
 
-pub use called::{optimizer_called, setting_called};
+pub(crate) use called::optimizer_called;
+pub use called::setting_called;
 pub(crate) use keys::{ToolKeys, Word};
 pub use tool::{Tool, UnknownTool};
 pub use transformers::{is_of_bitsandbytes, is_of_schedulefree};

@@ -134,6 +134,8 @@ const DOORS: &[(&str, &[&str])] = &[
     ("resvg", &["report"]),
     ("axum", &["dashboard"]),
     ("ureq", &["track"]),
+    ("tree_sitter", &["tools"]),
+    ("tree_sitter_python", &["tools"]),
     ("clap", &["cli"]),
     ("indicatif", &["cli"]),
     ("rmcp", &["cli"]),

@@ -188,6 +188,8 @@ mod init;
 mod spaces_shipped;
 /// Sparse weights: what stays, trainings, searches, merged models and what is refused.
 mod sparsity;
+/// Plans of a study for one tool, and the baseline that they answer for.
+mod stack_baseline;
 /// The results database: files, layouts of other versions, resuming, being killed, and its document.
 mod store;
 
@@ -197,10 +199,14 @@ mod generate;
 mod profile;
 /// Models whose LM head is the embedding: adapters on either end, and files with another one.
 mod tied_embeddings;
+/// Small files of other tools: what is read of each, and what is refused by name.
+mod tool_files;
 /// Studies in experiment trackers.
 mod trackers;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.
 mod train;
+/// Scripts and notebooks that train, read as settings.
+mod training_scripts;
 /// Files that a trial in another stack trains from, beside what `export` writes.
 mod trial_files;
 /// One trial through a pool of workers; no tests of its own.

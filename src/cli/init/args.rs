@@ -25,8 +25,8 @@ pub(in crate::cli) struct Args {
     /// Device memory that trials may use, such as 16GiB
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
-    /// A config of yours to search around: of TRL (YAML, command line or script), axolotl, LLaMA-Factory, torchtune, unsloth, or
-    /// PEFT's adapter_config.json
+    /// A config of yours to search around: of TRL (YAML or command line), axolotl, LLaMA-Factory or torchtune, a script or notebook
+    /// that trains with TRL, transformers or unsloth, or PEFT's adapter_config.json
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
     /// File to write

@@ -14,7 +14,7 @@ use crate::draft::{Around, Machine, about_rows, first_file, left_out, study_arou
 use crate::space::{ReadOptions, StudyFile};
 use crate::tools::import::{self, Imported};
 use peft_tune_core::recipe::{DataFormat, HeldOut, HubDataSet, LossOn, TemplateTargets, TrainingData};
-use peft_tune_engine::data::recognise;
+use peft_tune_engine::data::{check_first_row, recognise};
 
 /// Writes the file.
 ///
@@ -34,7 +34,7 @@ pub(super) fn run(args: &Args, from: &Path) -> Result<(), CliError> {
         memory_bytes,
         machine: &machine,
         rows: rows_of(&imported),
-        trains_in_trl: matches!(family, Some(ModelFamily::Other(_))),
+        trains_in_trl: matches!(family, Some(ModelFamily::Other(_))) || !imported.recipe.trainer.is_sft(),
     };
     let text = study_around(&around);
     // Checked as a search will read it, before anything is written.
@@ -43,7 +43,9 @@ pub(super) fn run(args: &Args, from: &Path) -> Result<(), CliError> {
     for note in notes(&imported, around.trains_in_trl) {
         tell(format_args!("warning: {note}"));
     }
-    if let Some(architecture) = family.as_ref().and_then(ModelFamily::architecture) {
+    // The built-in engine's settings are counted, which has no trainers of preferences.
+    let predicted = family.as_ref().filter(|_| imported.recipe.trainer.is_sft());
+    if let Some(architecture) = predicted.and_then(ModelFamily::architecture) {
         tell(format_args!("{}", survey(&study, architecture, &machine)));
     }
     write(args, &text)
@@ -92,8 +94,7 @@ fn model(args: &Args, from: &Path, imported: &mut Imported) -> Result<(), CliErr
 /// The rows: as they are given, or as the file names them; what they are is looked up in the first of them.
 fn data(args: &Args, from: &Path, imported: &mut Imported) -> Result<(), CliError> {
     if let Some(given) = &args.data {
-        imported.recipe.data.train = TrainingData::from(given);
-        imported.data_notes.clear();
+        take(given, imported);
     }
     let data = &mut imported.recipe.data;
     let Some(first) = data.train.files().next().cloned() else {
@@ -127,25 +128,65 @@ fn data(args: &Args, from: &Path, imported: &mut Imported) -> Result<(), CliErro
         data.held_out = HeldOut::default();
     }
     imported.data_notes.extend(note);
-    format(&first, imported)
+    share(imported);
+    format(args, &first, imported)
 }
 
-fn format(first: &Path, imported: &mut Imported) -> Result<(), CliError> {
+/// Takes the rows that are given in the place of those that the file names, with all that it says of these.
+fn take(given: &Path, imported: &mut Imported) {
+    let data = &mut imported.recipe.data;
+    data.train = TrainingData::from(given);
+    data.columns.clear();
+    data.max_rows = None;
+    if !matches!(data.held_out, HeldOut::Fraction(_)) {
+        data.held_out = HeldOut::Files(Vec::new());
+    }
+    imported.share_of_rows = None;
+    imported.data_notes.clear();
+}
+
+/// Takes a share of the rows for so many of them.
+fn share(imported: &mut Imported) {
+    let Some(share) = imported.share_of_rows else { return };
+    let data = &mut imported.recipe.data;
+    let rows: Option<u64> = data.train.files().map(|path| about_rows(path)).sum();
+    let percent = (share * 1e4).round() / 100.0;
+    imported.data_notes.push(match rows {
+        Some(rows) => {
+            let taken = (rows as f64 * share).round().max(1.0) as usize;
+            data.max_rows = Some(taken);
+            format!("the file trains on {percent}% of the rows: the first {taken} of about {rows} are read (`data.max_rows`)")
+        }
+        None => format!(
+            "the file trains on {percent}% of the rows, and how many these are is not known here: all are read; write \
+             `data.max_rows`"
+        ),
+    });
+}
+
+fn format(args: &Args, first: &Path, imported: &mut Imported) -> Result<(), CliError> {
     let named = imported.recipe.data.format;
     let columns = match named {
         // Names that belong to the format in the file.
         DataFormat::Auto => Default::default(),
         _ => imported.recipe.data.columns.clone(),
     };
+    let no_rows = || CliError::bad(format!("{} has no rows", first.display()));
+    if !imported.recipe.trainer.is_sft() {
+        // Columns alone do not tell answers from preferences.
+        let has_rows = check_first_row(&first_file(first), named, &columns).map_err(CliError::bad_input)?;
+        return has_rows.then_some(()).ok_or_else(no_rows);
+    }
     let found = recognise(&first_file(first), &columns).map_err(CliError::bad_input)?;
-    let Some(found) = found else {
-        return Err(CliError::bad(format!("{} has no rows", first.display())));
-    };
+    let found = found.ok_or_else(no_rows)?;
     if named != DataFormat::Auto && named != found {
-        imported.data_notes.push(format!(
-            "{} has other columns than the file says: they are taken as they are",
-            first.display()
-        ));
+        // Of rows that are given the file says nothing.
+        if args.data.is_none() {
+            imported.data_notes.push(format!(
+                "{} has other columns than the file says: they are taken as they are",
+                first.display()
+            ));
+        }
         imported.recipe.data.columns.clear();
         imported.recipe.data.loss_on = LossOn::Completions;
         imported.recipe.data.template_targets = TemplateTargets::All;

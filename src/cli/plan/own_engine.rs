@@ -3,10 +3,11 @@
 
 use std::path::Path;
 
+use super::baseline_setting::baseline_recipe;
 use super::stack_args::StackArgs;
 use super::stack_plan::{FrontierPoint, StackPlan, lengths_around};
 use crate::cli::CliError;
-use crate::cli::data::study_file::{base_of, study_of};
+use crate::cli::data::study_file::study_of;
 use crate::cli::data::study_rows::lengths_of;
 use crate::report::bytes;
 use peft_tune_core::architecture::Architecture;
@@ -51,7 +52,7 @@ pub(super) fn planned(
         ));
     }
     let (study, has_data) = study_of(file)?;
-    let mut recipe = base_of(&study)?.clone();
+    let mut recipe = baseline_recipe(&study)?;
     let lengths = lengths_of(&study, &recipe, has_data)?;
     let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&recipe.batch));
     let note = longest.and_then(|longest| shorten(&mut recipe, longest));

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
+use super::baseline_setting::baseline_recipe;
 use super::own_engine;
 use super::stack_args::StackArgs;
 use super::stack_plan::{FrontierPoint, StackPlan, lengths_around};
 use super::stack_text::{setting_text, to_json, to_text};
 use crate::cli::CliError;
 use crate::cli::data::model_family::shape_of;
-use crate::cli::data::study_file::{base_of, study_of};
+use crate::cli::data::study_file::study_of;
 use crate::cli::data::study_rows::lengths_of;
 use crate::cli::forecast;
 use crate::cli::options::database::{DatabaseArgs, block_on};
@@ -19,6 +20,7 @@ use crate::tools::Tool;
 use crate::tools::import;
 use peft_tune_core::predict;
 use peft_tune_core::predict::stack::{Fit, HOST, ModelShape, Sharing, StackDevice, StackSetting, levers, limits};
+use peft_tune_core::recipe::TrainerKind;
 
 /// Plans and prints. The verdict is the exit code: 0 fits, 7 does not, 8 uncertain.
 ///
@@ -102,6 +104,11 @@ fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Tool>) -> Result<A
 
 fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, CliError> {
     let imported = import::read_recipe(path, stack).map_err(CliError::bad_input)?;
+    check_trainer(
+        imported.recipe.trainer,
+        imported.tool,
+        "make a study of it with `init --from`, and plan that with `--stack trl`",
+    )?;
     let setting = imported.setting();
     let mut notes = imported.assumed;
     if !imported.uncounted.is_empty() {
@@ -128,24 +135,29 @@ fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, 
 
 fn studied(file: &Path, args: &StackArgs, stack: Tool) -> Result<Asked, CliError> {
     let (study, has_data) = study_of(file)?;
-    let base = base_of(&study)?;
-    if !base.trainer.is_sft() && stack != Tool::Trl {
-        return Err(CliError::bad(format!(
-            "`trainer: {}` is predicted as TRL trains it, and not in {}; write `--stack trl`",
-            base.trainer,
-            stack.title()
-        )));
-    }
-    let mut setting = stack.setting_of(base);
-    let lengths = lengths_of(&study, base, has_data)?;
-    let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&base.batch));
+    let recipe = baseline_recipe(&study)?;
+    check_trainer(recipe.trainer, stack, "write `--stack trl`")?;
+    let mut setting = stack.setting_of(&recipe);
+    let lengths = lengths_of(&study, &recipe, has_data)?;
+    let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&recipe.batch));
     let note = longest.and_then(|longest| shorten(&mut setting, longest));
     Ok(Asked {
         setting,
-        model: args.model.clone().unwrap_or_else(|| base.model.clone()),
+        model: args.model.clone().unwrap_or(recipe.model),
         lengths,
         notes: note.into_iter().collect(),
     })
+}
+
+/// Refuses a trainer that is predicted of another stack alone.
+fn check_trainer(trainer: TrainerKind, stack: Tool, instead: &str) -> Result<(), CliError> {
+    match trainer.is_sft() || stack == Tool::Trl {
+        true => Ok(()),
+        false => Err(CliError::bad(format!(
+            "`trainer: {trainer}` is predicted as TRL trains it, and not in {}; {instead}",
+            stack.title()
+        ))),
+    }
 }
 
 /// Takes the longest row of the data for the longest that can be, as the stack pads it; says so.

@@ -7,8 +7,9 @@ use crate::cli::CliError;
 use crate::cli::terminal::output::tell;
 use crate::space::{ReadOptions, RecipeFile};
 use crate::tools::import::{self, StackFileError};
+use peft_tune_core::recipe::Recipe;
 use peft_tune_core::recipe::settings::{setting, settings};
-use peft_tune_core::study::Params;
+use peft_tune_core::study::{ParamValue, Params};
 
 /// The settings that the file at `path` says.
 ///
@@ -53,6 +54,23 @@ fn of_recipe(path: &Path) -> Option<Params> {
     Some(params)
 }
 
+/// Takes the trainer of a file out of its values: a study has one, which has to be the same.
+///
+/// # Errors
+/// Bad input: another trainer than the study's.
+pub(super) fn settle_trainer(path: &Path, params: &mut Params, base: Option<&Recipe>) -> Result<(), CliError> {
+    let own = params.remove("trainer");
+    let of_study = base.map(|base| ParamValue::from(base.trainer.name()));
+    match own.zip(of_study) {
+        Some((own, of_study)) if own != of_study => Err(CliError::bad(format!(
+            "{}: its setting is of `trainer: {own}`, and the study's trials are of `trainer: {of_study}`, whose losses do not compare; \
+             give a file of that trainer",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Takes out what chooses among kernels and loaders of PyTorch, and says so: the built-in engine does without.
 pub(super) fn leave_torch_out(params: &mut Params) {
     params.retain(|name, value| {
@@ -78,7 +96,7 @@ fn tell_params(path: &Path, params: &Params) {
 mod tests {
     use super::*;
 
-    use peft_tune_core::recipe::{DataSettings, Recipe};
+    use peft_tune_core::recipe::DataSettings;
 
     fn of(text: &str) -> Result<Params, CliError> {
         let folder = tempfile::tempdir().unwrap();

@@ -3,7 +3,7 @@
 use super::memory;
 use crate::tools::Tool;
 use crate::tools::import::data::{files, is_file, located, on_hub, rename};
-use crate::tools::import::{Keys, Reader, StackFileError, adapter, precision, trainer};
+use crate::tools::import::{Keys, Reader, StackFileError, adapter, adapter_start, precision, preference, trainer};
 use peft_tune_core::recipe::{
     DataFormat, DataSettings, HeldOut, LongRows, LossOn, ScheduleKind, TargetModules, TargetPreset, TemplateTargets,
 };
@@ -15,12 +15,12 @@ const ADAPTER: adapter::AdapterKeys = adapter::AdapterKeys {
     layers: "peft_layers_to_transform",
     rank_pattern: "lora_rank_pattern",
     alpha_pattern: "lora_alpha_pattern",
+    init: "peft_init_lora_weights",
 };
 
 const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
     dtype: &[],
     loads_as_computed: true,
-    counts_bits: false,
     is_4_bits: |keys| Ok(keys.text("adapter")?.as_deref() == Some("qlora")),
     is_double: |keys| {
         let within = keys.part("bnb_config_kwargs", "bnb_config_kwargs.");
@@ -30,6 +30,7 @@ const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
             .flatten();
         Ok(within.or(keys.flag("bnb_4bit_use_double_quant")?).unwrap_or(true))
     },
+    ..precision::PrecisionKeys::NONE
 };
 
 const TRAINER: trainer::TrainerKeys = trainer::TrainerKeys {
@@ -56,9 +57,20 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         Some(other) => return Err(keys.wrong("adapter", &other.into(), "write lora or qlora, or leave it out")),
     }
     reader.said("method");
+    if let Some(of_trl) = keys.part("trl", "trl.") {
+        preference::factor(reader, &of_trl, &["beta"])?;
+    }
+    if !reader.has_said("beta") {
+        preference::factor(reader, keys, &["rl_beta", "orpo_alpha", "dpo_beta"])?;
+    }
+    preference::reference(reader)?;
     precision::read(reader, &PRECISION)?;
     reader.values(&[Tool::Axolotl])?;
     adapter::read(reader, &ADAPTER)?;
+    if let Some(peft) = keys.part("peft", "peft.") {
+        adapter_start::loftq(reader, "peft.loftq_config", &peft);
+        reader.part_unread(&peft, "peft.", &[]);
+    }
     let is_all = keys.flag("lora_target_linear")?.unwrap_or(false);
     if let Some(adapter) = reader.recipe.adapter.as_mut().filter(|_| is_all) {
         adapter.target_modules = TargetModules::Preset(TargetPreset::AllLinear);
@@ -137,8 +149,40 @@ fn long_rows(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     Ok(())
 }
 
+/// What a row of preferences is: its columns, which a type that is written out names too.
+fn pairs(reader: &mut Reader<'_>, set: &Keys<'_>) -> Result<(), StackFileError> {
+    let own = set.part("type", "datasets.type.");
+    let columns = own.as_ref().unwrap_or(set);
+    let data = &mut reader.recipe.data;
+    for (name, key) in [
+        ("prompt", "field_messages"),
+        ("prompt", "field_prompt"),
+        ("chosen", "field_chosen"),
+        ("rejected", "field_rejected"),
+        ("completion", "field_completion"),
+        ("label", "field_label"),
+    ] {
+        rename(data, name, columns.text(key)?);
+    }
+    if own.is_none()
+        && let Some(kind) = set.text("type")?.filter(|kind| !kind.starts_with("chat_template"))
+    {
+        reader.data_note(format!(
+            "`datasets.type: {kind}` writes prompts by a template of its own: trials write chats by the model's, and texts as they are"
+        ));
+    }
+    if let Some(own) = own {
+        reader.part_unread(&own, "datasets.type.", &[]);
+    }
+    let _ = set.has("message_property_mappings");
+    Ok(())
+}
+
 /// What a row is, by the `type` of its data set.
 fn rows(reader: &mut Reader<'_>, set: &Keys<'_>) -> Result<(), StackFileError> {
+    if !reader.recipe.trainer.is_sft() {
+        return pairs(reader, set);
+    }
     if let Some(own) = set.part("type", "datasets.type.") {
         let data = &mut reader.recipe.data;
         rename(data, "prompt", own.text("field_instruction")?);

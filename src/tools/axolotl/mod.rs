@@ -19,6 +19,7 @@ pub(super) const ROW: ToolRow = ToolRow {
     export: export::EXPORT,
     import: ImportRow {
         file: FileKind::Training,
+        library: None,
         has_own_keys: |keys| {
             ["base_model", "micro_batch_size", "sequence_len"]
                 .iter()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{Keys, Reader, StackFileError, tables};
+use super::{Keys, Reader, StackFileError, adapter_start};
 use crate::tools::keys::ANYWHERE;
 use peft_tune_core::plan::names_within;
 use peft_tune_core::recipe::{AdapterSettings, TargetModules, TargetPreset};
@@ -17,6 +17,8 @@ pub(in crate::tools) struct AdapterKeys {
     pub layers: &'static str,
     pub rank_pattern: &'static str,
     pub alpha_pattern: &'static str,
+    /// Key of how it starts.
+    pub init: &'static str,
 }
 
 impl AdapterKeys {
@@ -29,6 +31,7 @@ impl AdapterKeys {
             layers,
             rank_pattern,
             alpha_pattern,
+            init,
         } = self;
         let all = [
             targets,
@@ -37,6 +40,7 @@ impl AdapterKeys {
             layers,
             rank_pattern,
             alpha_pattern,
+            init,
         ];
         for key in all {
             let _ = keys.has(key);
@@ -52,6 +56,7 @@ pub(in crate::tools) const OF_PEFT: AdapterKeys = AdapterKeys {
     layers: "layers_to_transform",
     rank_pattern: "rank_pattern",
     alpha_pattern: "alpha_pattern",
+    init: "init_lora_weights",
 };
 
 /// An adapter as the tool has it where the file says nothing.
@@ -77,7 +82,7 @@ pub(in crate::tools) fn read(reader: &mut Reader<'_>, names: &AdapterKeys) -> Re
         return Ok(());
     };
     targets(reader, &mut adapter, names.targets)?;
-    if let Some(init) = tables::init(keys, reader.tool) {
+    if let Some(init) = adapter_start::read(reader, names.init)? {
         adapter.init = init;
         reader.said("init");
     }

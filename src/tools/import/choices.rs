@@ -2,8 +2,7 @@
 
 use super::passed_over::is_off;
 use super::{Reader, StackFileError, tables};
-use peft_tune_core::predict::stack::{AttentionForm, OptimizerForm, Sharing, optimizer_form};
-use peft_tune_core::recipe::OptimizerKind;
+use peft_tune_core::predict::stack::{AttentionForm, Sharing};
 
 /// Reads the choices of all tools on transformers' Trainer, whose form of attention has the name `attention`.
 ///
@@ -41,24 +40,4 @@ fn sharing(reader: &mut Reader<'_>) {
         _ => uses_fsdp.then_some(Sharing::Full),
     };
     reader.choices.offloads = stage.contains("offload");
-}
-
-/// What an optimizer keeps that no recipe has, by its name or class.
-pub(super) fn optimizer_named(name: &str) -> OptimizerForm {
-    let lower = name.to_lowercase();
-    let is_small = lower.contains("8bit") || lower.contains("4bit");
-    let kind = match lower.as_str() {
-        name if name.contains("lion") => OptimizerKind::Lion,
-        name if name.contains("sgd") => OptimizerKind::Sgd,
-        name if name.contains("adafactor") => OptimizerKind::Adafactor,
-        name if name.contains("muon") => OptimizerKind::Muon,
-        _ => OptimizerKind::AdamW,
-    };
-    let form = optimizer_form(kind, false);
-    OptimizerForm {
-        states: if is_small { 0 } else { form.states },
-        bytes: if is_small { form.states } else { 0 },
-        is_paged: lower.contains("paged") || lower.contains("cpuoffload"),
-        ..form
-    }
 }

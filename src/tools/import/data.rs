@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Keys, Reader, StackFileError, script};
+use super::{Keys, Reader, StackFileError};
 use peft_tune_core::recipe::{DataSettings, HubDataSet, HubPart, TrainingData, TrainingSet};
 
 /// Endings of files that rows can be read from.
@@ -87,18 +87,22 @@ pub(in crate::tools) fn on_hub(set: &Keys<'_>, key: &str) -> Result<Option<PathB
     };
     let split = set.text("split")?.unwrap_or_default();
     let split = split.split('[').next().unwrap_or_default();
-    let set = HubDataSet {
+    Ok(hub_address(HubDataSet {
         id,
         revision: set.text("revision")?,
         part: HubPart::Split {
             configuration,
             split: (!["", "train"].contains(&split)).then(|| split.to_owned()),
         },
-    };
+    }))
+}
+
+/// The address of a data set of the hub; `None` where it has no such name.
+pub(in crate::tools) fn hub_address(set: HubDataSet) -> Option<PathBuf> {
     let path = PathBuf::from(set.to_string());
-    Ok(HubDataSet::of(&path)
+    HubDataSet::of(&path)
         .is_some_and(|read| read == Ok(set))
-        .then_some(path))
+        .then_some(path)
 }
 
 /// Notes a column that the file calls otherwise.
@@ -139,37 +143,14 @@ impl Reader<'_> {
         sets.concat().into()
     }
 
-    /// The sets that a script mixes with `interleave_datasets`; `None` where it does not.
-    pub(in crate::tools) fn mixed_in_script(&mut self) -> Option<TrainingData> {
-        let (before, _) = self.text.split_once("interleave_datasets(")?;
-        // Read below, of each call by itself.
-        let _ = self.keys.has("data_files");
-        let weights = self.keys.raw("probabilities").and_then(Value::as_array).map(|all| {
-            let numbers = all.iter().filter_map(Value::as_f64);
-            numbers.collect::<Vec<f64>>()
-        });
-        let calls = before.split("load_dataset(").skip(1);
-        let sets: Vec<Vec<PathBuf>> = calls
-            .filter_map(|call| {
-                let values = script::python(call.lines().next()?);
-                let set = Keys::new(self.keys.path(), &values);
-                match files(&set, "data_files") {
-                    none if none.is_empty() => Some(vec![on_hub(&set, "path").ok()??]),
-                    files => Some(files),
-                }
-            })
-            .collect();
-        let weights = weights.or_else(|| Some(vec![1.0; sets.len()]));
-        (sets.len() > 1).then(|| self.mixture("probabilities", sets, weights))
-    }
-
-    /// Takes a number of rows from a split's text.
+    /// Takes a number or a share of rows from a split's text.
     pub(in crate::tools) fn split(&mut self, key: &str, text: Option<String>) {
         let Some(text) = text else { return };
         match Split::of(&text) {
             Some(Split::All) => {}
             Some(Split::First(rows)) => self.recipe.data.max_rows = Some(rows),
-            Some(Split::Percent(_)) | None => self.unknown_word(key, &text, "all of the rows"),
+            Some(Split::Percent(percent)) => self.share_of_rows = Some(percent / 100.0),
+            None => self.unknown_word(key, &text, "all of the rows"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The keys of a settings file: typed readings, errors with file and key, and what was not read.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -14,6 +14,8 @@ pub(in crate::tools) struct Keys<'a> {
     values: &'a Map<String, Value>,
     /// Text in front of the keys in messages: `model.` of a part.
     prefix: &'static str,
+    /// Places of the keys in a script, as messages have them.
+    locations: Option<&'a BTreeMap<String, String>>,
     read: RefCell<BTreeSet<String>>,
 }
 
@@ -23,8 +25,15 @@ impl<'a> Keys<'a> {
             path,
             values,
             prefix: "",
+            locations: None,
             read: RefCell::new(BTreeSet::new()),
         }
+    }
+
+    /// Adds the places that the keys have in a script.
+    pub(in crate::tools) fn at(mut self, locations: &'a BTreeMap<String, String>) -> Self {
+        self.locations = Some(locations);
+        self
     }
 
     /// The keys of a part, such as `model` of torchtune.
@@ -160,11 +169,17 @@ impl<'a> Keys<'a> {
             text = text.chars().take(120).collect::<String>() + "…";
         }
         StackFileError::Value {
-            path: self.path.to_owned(),
+            location: self.location(key),
             key: format!("{}{key}", self.prefix),
             value: text,
             instead,
         }
+    }
+
+    /// The place of a key, as far as it is known: the file with the line of a script, or the file alone.
+    pub(in crate::tools) fn location(&self, key: &str) -> String {
+        let location = self.locations.and_then(|all| all.get(key)).cloned();
+        location.unwrap_or_else(|| self.path.display().to_string())
     }
 
     /// Keys that were not read and that have no part of their name among the harmless ones.

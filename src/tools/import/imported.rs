@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::settings_file::{parsed, text_of, tool_of, words_of};
-use super::{Keys, Reader, StackFileError};
+use super::settings_file::{Parsed, is_script, parsed, text_of, tool_of, tools_of_script, words_of};
+use super::task::{FoundTask, trainer_of, trainer_of_script};
+use super::{Keys, Reader, Script, StackFileError, preference};
 use crate::tools::Tool;
 use peft_tune_core::predict::stack::{Number, StackChoices, StackSetting, WeightForm};
 use peft_tune_core::recipe::settings::settings;
@@ -32,6 +33,8 @@ pub struct Imported {
     pub notes: Vec<String>,
     /// Notes on the rows to train on, with what to do.
     pub data_notes: Vec<String>,
+    /// Share of the rows that is trained on, from the beginning, where the file says one.
+    pub share_of_rows: Option<f64>,
     /// What is assumed of a training in the tool, where the file does not say it.
     pub assumed: Vec<String>,
     /// The tool whose words the file has.
@@ -88,12 +91,37 @@ pub fn read_recipe(path: &Path, asked: Option<Tool>) -> Result<Imported, StackFi
 /// # Errors
 /// Errors of [`read_recipe`] that are about what the file says.
 pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Imported, StackFileError> {
-    let values = parsed(path, text)?;
+    if is_script(path) {
+        let script = Script::read(path, text)?;
+        let keys = Keys::new(path, &script.keys).at(&script.locations);
+        let tools = tools_of_script(&script, asked);
+        let mut reader = Reader::of_script(&keys, &script, tools);
+        reader.recipe.trainer = trainer_of_script(&keys, &script, reader.tool)?;
+        return read(reader);
+    }
+    let Parsed {
+        values,
+        started,
+        mut notes,
+    } = parsed(path, text)?;
     let keys = Keys::new(path, &values);
-    let trains = tool_of(&keys, text, asked)?;
+    let trains = tool_of(&keys, asked)?;
     let words = words_of(trains, &keys);
-    let mut reader = Reader::new(&keys, text, [trains, words]);
-    (words.import().read)(&mut reader)?;
+    let mut reader = Reader::new(&keys, [trains, words]);
+    let FoundTask { trainer, note } = trainer_of(&keys, words, text, &started)?;
+    reader.recipe.trainer = trainer;
+    notes.extend(note);
+    for note in notes {
+        reader.assume(note.clone());
+        reader.note(note);
+    }
+    read(reader)
+}
+
+/// Reads a file by the words that it has.
+fn read(mut reader: Reader<'_>) -> Result<Imported, StackFileError> {
+    (reader.tool.import().read)(&mut reader)?;
+    preference::settle(&mut reader)?;
     Ok(reader.finish())
 }
 
@@ -259,18 +287,5 @@ mod tests {
         assert_eq!((setting.stack.name, rank(&setting)), (Tool::Unsloth.name(), 8));
         assert_eq!((setting.recompute, setting.loads), (Recompute::Layers, Number::Half));
         assert_eq!(imported.uncounted, ["warp_drive"]);
-    }
-
-    #[test]
-    fn a_script_for_unsloth_has_the_defaults_of_its_functions() {
-        let of = |call: &str| of("train.py", &format!("import unsloth\nx = f({call})\n"), None).0;
-        assert_eq!(of("model_name='m', load_in_4bit=True").weights, WeightForm::Nf4Double);
-        assert_eq!(
-            (rank(&of("model_name='m'")), of("").recompute),
-            (16, Recompute::LayersOffloaded)
-        );
-        assert_eq!(of("use_gradient_checkpointing=True").recompute, Recompute::Layers);
-        assert_eq!(of("gradient_checkpointing=False").recompute, Recompute::Nothing);
-        assert_eq!(rank(&of("full_finetuning=True")), 0);
     }
 }

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::choices::optimizer_named;
 use super::passed_over::{OF_NO_BYTES, OF_NO_SETTING, is_off};
-use super::{Imported, Keys, StackFileError, is_script, script};
+use super::{Imported, Keys, Script, StackFileError};
 use crate::tools::{Tool, optimizer_called};
 use peft_tune_core::predict::stack::{StackBehaviour, StackChoices};
 use peft_tune_core::recipe::settings::{Legal, SettingRow, setting, settings};
@@ -49,13 +48,15 @@ const WITHOUT: [(&str, &str); 5] = [
 /// The file and what has been read of it.
 pub(in crate::tools) struct Reader<'a> {
     pub keys: &'a Keys<'a>,
-    /// The whole text, of which a script's keys are a part only.
-    pub text: &'a str,
+    /// The script that the keys are of, where they are of one.
+    pub script: Option<&'a Script>,
     /// The tool whose words the file has.
     pub tool: Tool,
     pub recipe: Recipe,
     /// What the file says of the tool's training beside the recipe.
     pub choices: StackChoices,
+    /// Share of the rows that is trained on, from the beginning.
+    pub share_of_rows: Option<f64>,
     trains: Tool,
     said: BTreeSet<&'static str>,
     unread: Vec<String>,
@@ -65,17 +66,18 @@ pub(in crate::tools) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(in crate::tools) fn new(keys: &'a Keys<'a>, text: &'a str, [trains, tool]: [Tool; 2]) -> Self {
+    pub(in crate::tools) fn new(keys: &'a Keys<'a>, [trains, tool]: [Tool; 2]) -> Self {
         let data = DataSettings {
             held_out: HeldOut::Files(Vec::new()),
             ..DataSettings::default()
         };
         Self {
             keys,
-            text,
+            script: None,
             tool,
             recipe: Recipe::new("", data),
             choices: StackChoices::default(),
+            share_of_rows: None,
             trains,
             said: BTreeSet::new(),
             unread: Vec::new(),
@@ -83,6 +85,25 @@ impl<'a> Reader<'a> {
             data_notes: Vec::new(),
             assumed: Vec::new(),
         }
+    }
+
+    /// A reader of a script, which says what could not be taken over of it.
+    pub(in crate::tools) fn of_script(keys: &'a Keys<'a>, script: &'a Script, tools: [Tool; 2]) -> Self {
+        let mut reader = Self {
+            script: Some(script),
+            ..Self::new(keys, tools)
+        };
+        let has = |parts: &[&str], key: &str| parts.iter().any(|part| key.contains(part));
+        for note in &script.notes {
+            // Several arguments may rest on one assumption.
+            if !has(OF_NO_SETTING, &note.key) && !reader.notes.contains(&note.text) {
+                reader.note(note.text.clone());
+            }
+            if !has(OF_NO_BYTES, &note.key) && !reader.assumed.contains(&note.text) {
+                reader.assume(note.text.clone());
+            }
+        }
+        reader
     }
 
     /// The behaviour of the tool that trains, which need not be the one whose words the file has.
@@ -181,10 +202,6 @@ impl<'a> Reader<'a> {
         let [mut unread, mut uncounted] = [OF_NO_SETTING, OF_NO_BYTES].map(|harmless| self.keys.unread(harmless));
         for left in [&mut unread, &mut uncounted] {
             left.retain(|key| self.keys.raw(key).is_some_and(|value| !is_off(value)));
-            if is_script(self.keys.path()) {
-                let arguments = script::argument_names(self.text);
-                left.retain(|key| arguments.contains(key));
-            }
         }
         unread.extend(self.unread);
         Imported {
@@ -197,6 +214,7 @@ impl<'a> Reader<'a> {
             uncounted,
             notes: self.notes,
             data_notes: self.data_notes,
+            share_of_rows: self.share_of_rows,
             assumed: self.assumed,
         }
     }
@@ -230,34 +248,42 @@ impl<'a> Reader<'a> {
     /// Says that a word of the tool is not known, and what is taken in its place.
     pub(in crate::tools) fn unknown_word(&mut self, key: &str, word: &str, taken: &str) {
         let message = format!("`{key}: {word}` is not known here: {taken} is taken; change it in the file");
-        match key.starts_with("data") || key.contains("template") || key == "split" {
+        match key.starts_with("data") || key == "split" {
             true => self.data_note(message),
             false => self.note(message),
         }
     }
 
-    /// Sets the optimizer by the tool's name for it.
+    /// Sets the optimizer by the tool's name for it, or by its class.
     pub(in crate::tools) fn optimizer(&mut self, key: &str, name: &str) {
-        let unpaged = name.strip_prefix("paged_").and_then(optimizer_called);
-        let kind = match (optimizer_called(name), unpaged) {
-            (Some(kind), _) => kind,
-            (None, Some(kind)) => {
-                self.note(format!(
-                    "`{key}: {name}` has no paged form here: {kind} is taken, whose states lie on the device"
-                ));
-                self.choices.optimizer = Some(optimizer_named(name));
-                kind
-            }
-            (None, None) => return self.unknown_optimizer(key, name),
-        };
-        self.recipe.optimizer.kind = kind;
-        self.said("optimizer");
+        self.optimizer_of(&format!("{key}: {name}"), name);
     }
 
-    /// Says that an optimizer is not known, and takes what its name tells of its states.
-    pub(in crate::tools) fn unknown_optimizer(&mut self, key: &str, name: &str) {
-        self.choices.optimizer = Some(optimizer_named(name));
-        self.unknown_word(key, name, self.recipe.optimizer.kind.name());
+    /// Sets the optimizer of this name, which the file has in these words. What it does otherwise than the one that is taken is told.
+    pub(in crate::tools) fn optimizer_of(&mut self, words: &str, name: &str) {
+        let Some(called) = optimizer_called(name) else {
+            let kind = self.recipe.optimizer.kind;
+            self.note(format!(
+                "`{words}` is no optimizer that is known here: {kind} is taken; change it in the file"
+            ));
+            self.assume(format!(
+                "`{words}` is no optimizer that is known here: the states of {kind} are counted"
+            ));
+            return;
+        };
+        let kind = called.kind;
+        self.recipe.optimizer.kind = kind;
+        self.said("optimizer");
+        let Some(differs) = called.differs else { return };
+        let what = differs.what;
+        self.choices.optimizer = Some(differs.keeps);
+        self.note(format!(
+            "`{words}` {what}: {kind} is taken in its place; change it in the file"
+        ));
+        self.assume(format!(
+            "`{words}` {what}: its states are counted as {} for each trained value",
+            differs.kept()
+        ));
     }
 
     /// Sets the schedule.

@@ -5,7 +5,7 @@ mod import;
 pub(super) mod keys;
 mod memory;
 
-use super::import::{FileKind, ImportRow};
+use super::import::{FileKind, ImportRow, Library};
 use super::row::ToolRow;
 
 const NAME: &str = "peft";
@@ -19,6 +19,7 @@ pub(super) const ROW: ToolRow = ToolRow {
     export: export::EXPORT,
     import: ImportRow {
         file: FileKind::Adapter,
+        library: Some(Library::Transformers),
         has_own_keys: |keys| keys.has("peft_type"),
         has_shared_keys: |_| false,
         learns_completions: false,

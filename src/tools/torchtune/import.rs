@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::memory;
 use crate::tools::Tool;
 use crate::tools::import::data::{Split, files, on_hub, rename};
-use crate::tools::import::{Keys, Reader, StackFileError, adapter, tables};
+use crate::tools::import::{Keys, Reader, StackFileError, adapter, preference, tables};
 use peft_tune_core::predict::stack::{Dtypes, Number};
 use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{
@@ -52,8 +52,10 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         reader.recipe.training.seed = seed.max(0.0) as u64;
     }
     reader.recipe.training.shuffle = keys.flag("shuffle")?.unwrap_or(true);
-    // Its loss and its logger are parts that change nothing here.
-    let _ = keys.has("loss");
+    // The loss of answers changes nothing here.
+    if let Some(loss) = keys.part("loss", "loss.") {
+        preference::factor(reader, &loss, &["beta"])?;
+    }
     data(reader)
 }
 
@@ -130,7 +132,7 @@ fn optimizer(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             reader.recipe.optimizer.kind = kind;
             reader.said("optimizer");
         }
-        None => reader.unknown_optimizer("optimizer._component_", &class),
+        None => reader.optimizer("optimizer._component_", &class),
     }
     if reader.recipe.optimizer.kind == OptimizerKind::Sgd {
         // torch's has none unless it is asked for.
@@ -261,6 +263,13 @@ fn rows(reader: &mut Reader<'_>, set: &Keys<'_>) -> Result<(), StackFileError> {
         map("output")?.flatten(),
         map("instruction")?.flatten(),
     );
+    if !reader.recipe.trainer.is_sft() {
+        for name in ["prompt", "chosen", "rejected"] {
+            let own = map(name)?.flatten();
+            rename(&mut reader.recipe.data, name, own);
+        }
+        return Ok(());
+    }
     let data = &mut reader.recipe.data;
     match class.rsplit('.').next().unwrap_or_default() {
         "chat_dataset" if style.as_deref() == Some("sharegpt") => {

@@ -27,9 +27,13 @@ pub(super) const ROW: ToolRow = ToolRow {
     export: export::EXPORT,
     import: ImportRow {
         file: FileKind::Training,
+        library: None,
         has_own_keys: |keys| {
-            let model = keys.part("model", "model.");
-            model.is_some_and(|model| model.has("_component_"))
+            // A training by PPO has several models.
+            let mut models = ["model", "policy_model"]
+                .iter()
+                .filter_map(|key| keys.part(key, "model."));
+            models.any(|model| model.has("_component_"))
         },
         has_shared_keys: |_| false,
         learns_completions: false,

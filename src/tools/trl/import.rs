@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use super::dataset_card::{self, SplitFiles};
-use super::memory;
+use super::{memory, peft_example};
 use crate::tools::Tool;
-use crate::tools::import::data::{files, is_file, located, on_hub, rename};
+use crate::tools::import::data::{files, hub_address, is_file, located, on_hub, rename};
 use crate::tools::import::trainer::{self, TrainerKeys};
-use crate::tools::import::{Keys, Reader, StackFileError, adapter, is_script, precision};
+use crate::tools::import::{Keys, Library, Reader, Script, StackFileError, adapter, precision, preference};
 use peft_tune_core::predict::stack::Number;
 use peft_tune_core::recipe::{
     Checkpointing, DataFormat, HeldOut, HubDataSet, HubPart, LossOn, ScheduleKind, TrainingLength,
@@ -21,28 +21,27 @@ const OF_TRL: adapter::AdapterKeys = adapter::AdapterKeys {
     layers: "layers_to_transform",
     rank_pattern: "rank_pattern",
     alpha_pattern: "alpha_pattern",
+    init: "init_lora_weights",
 };
 
 const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
     is_double: |keys| {
-        let said = keys.flag("use_bnb_nested_quant")?;
+        let said = keys
+            .flag("use_bnb_nested_quant")?
+            .or(keys.flag(peft_example::IS_DOUBLE)?);
         Ok(said.or(keys.flag("bnb_4bit_use_double_quant")?).unwrap_or(false))
     },
     ..precision::PrecisionKeys::NONE
 };
 
-/// Keys of TRL's trainers that compare answers, or their rewards.
-const OF_PREFERENCES: [&str; 3] = ["beta", "precompute_ref_log_probs", "desirable_weight"];
-
 /// `datasets` builders of files.
 const BUILDERS: [&str; 4] = ["json", "csv", "parquet", "text"];
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
-    let keys = reader.keys;
+    let (keys, script, trainer) = (reader.keys, reader.script, reader.recipe.trainer);
     defaults(reader);
-    if OF_PREFERENCES.iter().any(|key| keys.has(key)) {
-        reader.note("a file of one of TRL's trainers of preferences: here it is read as supervised fine-tuning; say which in `trainer`");
-    }
+    peft_example::defaults(reader);
+    preference::read(reader, trainer)?;
     for key in ["model_name_or_path", "model_name", "model_id", "model"] {
         if reader.recipe.model.is_empty()
             && let Some(model) = keys.text(key)?
@@ -50,14 +49,15 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             reader.recipe.model = model;
         }
     }
-    let is_script = is_script(keys.path());
-    // With PEFT's `LoraConfig`, and not with TRL's own arguments.
-    let has_lora_config = is_script && keys.has("r") && !keys.has("lora_r");
-    let has_adapter = keys.flag("use_peft")?.unwrap_or(keys.has("lora_r") || has_lora_config);
-    if has_lora_config {
-        reader.recipe.adapter = Some(adapter::default(8, 8.0, 0.0));
-    }
-    if keys.has("use_peft") {
+    let uses_peft = keys.flag("use_peft")?.or(keys.flag(peft_example::USES_LORA)?);
+    let has_adapter = match script {
+        Some(script) => {
+            usual_of_script(reader, script);
+            script.has_adapter
+        }
+        None => uses_peft.unwrap_or(keys.has("lora_r")),
+    };
+    if script.is_some() || uses_peft.is_some() {
         reader.said("method");
     }
     if !has_adapter {
@@ -65,10 +65,10 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     }
     precision::read(reader, &PRECISION)?;
     if !keys.has("dtype") && !keys.has("torch_dtype") && !reader.recipe.precision.is_quantized() {
-        weights_unsaid(reader, is_script);
+        weights_unsaid(reader, script);
     }
     reader.values(&[Tool::Trl, Tool::Peft])?;
-    adapter::read(reader, if has_lora_config { &adapter::OF_PEFT } else { &OF_TRL })?;
+    adapter::read(reader, if script.is_some() { &adapter::OF_PEFT } else { &OF_TRL })?;
     if !keys.has("max_length") {
         reader.value("sequence_length", "max_seq_length", keys)?;
     }
@@ -78,19 +78,65 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         keys.flag("activation_offloading")?,
     );
     memory::read(reader)?;
-    data(reader)?;
-    targets(reader)?;
-    held_out(reader)
+    peft_example::read(reader)?;
+    match script {
+        Some(_) => rows_of_script(reader),
+        None => {
+            data(reader)?;
+            targets(reader)?;
+            held_out(reader)
+        }
+    }
 }
 
 /// Tells in which dtype weights are loaded that have none in the file.
-fn weights_unsaid(reader: &mut Reader<'_>, is_script: bool) {
-    if !is_script {
-        reader.note("no `dtype`: trl loads the weights in F32; here they are in the precision of the products");
+fn weights_unsaid(reader: &mut Reader<'_>, script: Option<&Script>) {
+    if script.is_some_and(|script| script.loads_as_stored) {
+        // As transformers 5 does.
+        if let Some(dtypes) = &mut reader.choices.dtypes {
+            dtypes.loads = Number::Half;
+            dtypes.computes = Number::Half;
+        }
+        return;
     }
+    reader.note("no `dtype`: trl loads the weights in F32; here they are in the precision of the products");
     if reader.behaviour().loads == Number::F32 {
         reader.assume("no `dtype`: trl sft loads the weights in F32, which takes twice the memory; write bfloat16");
     }
+}
+
+/// What a script's trainer takes where nothing is said, as far as that is not what a file's is.
+fn usual_of_script(reader: &mut Reader<'_>, script: &Script) {
+    let recipe = &mut reader.recipe;
+    recipe.adapter = Some(adapter::default(8, 8.0, 0.0));
+    if script.has_usual_of_transformers {
+        recipe.optimizer.learning_rate = 5e-5;
+        recipe.gradient_checkpointing = Checkpointing::None;
+    }
+}
+
+/// Takes the rows of a script, and which tokens of them count.
+fn rows_of_script(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    reader.rows_of_script();
+    let keys = reader.keys;
+    let is_plain = reader
+        .script
+        .is_some_and(|script| script.library == Library::Transformers);
+    if is_plain && !reader.has_said("sequence_length") {
+        let told = "the script's own code says how long rows are: 1024 tokens are taken; write `sequence_length` under `trial`";
+        reader.note(told);
+        reader.assume(told);
+    }
+    if reader.recipe.trainer.is_sft() {
+        let is_masked = reader.recipe.data.loss_on == LossOn::Completions;
+        targets(reader)?;
+        if is_masked {
+            reader.recipe.data.loss_on = LossOn::Completions;
+        }
+    }
+    // Its columns were read with the rows.
+    let _ = keys.has("dataset_text_field");
+    Ok(())
 }
 
 /// What TRL (1.16) takes where nothing is said.
@@ -100,7 +146,7 @@ fn defaults(reader: &mut Reader<'_>) {
     recipe.batch.micro_batch = 8;
     recipe.batch.sequence_length = 1024;
     recipe.gradient_checkpointing = Checkpointing::Full;
-    recipe.optimizer.learning_rate = 2e-5;
+    recipe.optimizer.learning_rate = if recipe.trainer.is_sft() { 2e-5 } else { 1e-6 };
     recipe.schedule.kind = ScheduleKind::Linear;
     recipe.training.length = TrainingLength::Epochs(3.0);
 }
@@ -157,10 +203,7 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             reader.not_a_file("dataset_name", &name);
         }
     }
-    reader.recipe.data.train = match reader.mixed_in_script() {
-        Some(mixture) if is_script(keys.path()) => mixture,
-        _ => train.into(),
-    };
+    reader.recipe.data.train = train.into();
     template(reader)
 }
 
@@ -183,18 +226,14 @@ fn held_out_of(mut files: Vec<PathBuf>) -> HeldOut {
 
 /// A split of the data set of the hub that `dataset_name` and the keys beside it name.
 fn hub_name(keys: &Keys<'_>, id: String, split: &str) -> Result<Option<PathBuf>, StackFileError> {
-    let set = HubDataSet {
+    Ok(hub_address(HubDataSet {
         id,
         revision: None,
         part: HubPart::Split {
             configuration: keys.text("dataset_config")?,
             split: (split != "train").then(|| split.to_owned()),
         },
-    };
-    let path = PathBuf::from(set.to_string());
-    Ok(HubDataSet::of(&path)
-        .is_some_and(|read| read == Ok(set))
-        .then_some(path))
+    }))
 }
 
 /// Which tokens count, and what that says of the rows.

@@ -5,9 +5,10 @@ mod export;
 mod import;
 mod keys;
 mod memory;
+mod peft_example;
 mod preference;
 
-use super::import::{FileKind, ImportRow};
+use super::import::{FileKind, ImportRow, Library};
 use super::row::ToolRow;
 
 const NAME: &str = "trl";
@@ -21,6 +22,7 @@ pub(super) const ROW: ToolRow = ToolRow {
     export: export::EXPORT,
     import: ImportRow {
         file: FileKind::Training,
+        library: Some(Library::Trl),
         has_own_keys: |_| false,
         has_shared_keys: |keys| {
             [

@@ -5,7 +5,7 @@ mod import;
 mod keys;
 mod memory;
 
-use super::import::{FileKind, ImportRow};
+use super::import::{FileKind, ImportRow, Library};
 use super::row::ToolRow;
 
 const NAME: &str = "unsloth";
@@ -18,7 +18,8 @@ pub(super) const ROW: ToolRow = ToolRow {
     family: None,
     export: export::EXPORT,
     import: ImportRow {
-        file: FileKind::Script("unsloth"),
+        file: FileKind::Script,
+        library: Some(Library::Unsloth),
         has_own_keys: |_| false,
         has_shared_keys: |_| false,
         learns_completions: true,

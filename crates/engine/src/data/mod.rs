@@ -73,7 +73,7 @@ pub use cache_limit::make_room;
 pub use digest::content_digest;
 pub use documents::{DocumentSet, DocumentView, Statistics, WindowView};
 pub use error::DataError;
-pub use format::recognise;
+pub use format::{check_first_row, recognise};
 pub use look::{LookAt, RowsWanted, look_at_rows};
 pub use notes::Said;
 pub use oddities::RowOddities;
