@@ -286,8 +286,20 @@ fn as_share(name: &str, value: &ParamValue, recipe: &Recipe, rows: Option<u64>) 
         TrainingLength::Epochs(epochs) => EpochSteps::new(rows?, &recipe.batch).of_epochs(epochs),
         TrainingLength::Tokens(_) => return None,
     };
-    let share = counted / steps.max(1) as f64;
-    (share < 1.0).then(|| (rounded(share), steps))
+    let counted = counted as u64;
+    (counted < steps).then(|| (share_of(counted, steps), steps))
+}
+
+/// The shortest share from three digits on that is so many of these steps again, as a schedule rounds it up.
+fn share_of(counted: u64, steps: u64) -> f64 {
+    let share = counted as f64 / steps as f64;
+    let mut shorter = (3..=12).map(|digits| {
+        let unit = 10_f64.powi(digits);
+        (share * unit).floor() / unit
+    });
+    let is_it = |share: &f64| *share > 0.0 && (share * steps as f64).ceil() as u64 == counted;
+    // Between two numbers of steps none is rounded to another.
+    shorter.find(is_it).unwrap_or((counted as f64 - 0.5) / steps as f64)
 }
 
 fn baseline(searched: &[Searched]) -> String {
@@ -322,4 +334,30 @@ fn trial(around: &Around<'_>) -> String {
         lines(&json!(recipe.training)),
         recipe.training.seed,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_share_of_steps_is_the_same_steps_again(steps in 2_u64..1_000_000, part in 0.0..1.0) {
+            let counted = ((steps as f64 * part) as u64).clamp(1, steps - 1);
+            let mut recipe = Recipe::new("m", DataSettings::default());
+            recipe.schedule.warmup = share_of(counted, steps);
+            prop_assert!(recipe.schedule.warmup < 1.0);
+            prop_assert_eq!(recipe.schedule.warmup_steps(steps), counted);
+        }
+    }
+
+    #[test]
+    fn shares_are_as_short_as_they_can_be() {
+        assert_eq!(
+            (share_of(5, 30), share_of(10, 100), share_of(1, 30_000)),
+            (0.166, 0.1, 0.00003)
+        );
+    }
 }

@@ -13,6 +13,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "bounded",
             "hexadecimal",
             "protobuf",
+            "python_json",
             "quantity",
             "objective",
             "score",

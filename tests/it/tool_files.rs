@@ -1,137 +1,251 @@
-//! What other tools do by a file: what is read of it, and what is refused by the key that says so.
+//! Files of other tools through the program: a table of small files in the keys that people write, each with a command, values of what
+//! that writes, and what it tells.
 
-mod table;
-
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use crate::mocked::errors_of;
-use table::{ANSWERS, Ends, FILES, LABELS, PAIRS, ToolFile};
+use rayon::prelude::*;
+use serde::Deserialize;
+use serde_json::Value;
 
-/// Published dimensions of Llama 3.2 1B.
-const LLAMA_1B: &str = r#"{"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": true}"#;
+/// Folder of the table, the files and one model of its own.
+const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tool_files");
+/// Folders of tools in it.
+const TOOLS: [&str; 5] = ["axolotl", "llamafactory", "torchtune", "trl", "peft"];
+/// Models of other tests, by their names in the files.
+const MODELS: [(&str, &str); 7] = [
+    ("llama", "ref_llama/model"),
+    ("smollm3", "ref_smollm3/model"),
+    ("glm4", "ref_glm4/model"),
+    ("qwen3_vl", "ref_qwen3_vl/model"),
+    ("lfm2", "ref_lfm2/model"),
+    ("gptq", "ref_packed/gptq"),
+    ("nf4_double", "ref_bitsandbytes/nf4_double"),
+];
+/// Rows of each file of data.
+const ROWS: usize = 30;
 
-/// Name of the study that is written.
-const STUDY: &str = "own.yaml";
+/// A line of the table.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    file: String,
+    command: Command,
+    #[serde(default)]
+    options: Vec<String>,
+    /// Exit code.
+    #[serde(default)]
+    exit: i32,
+    /// Values by their keys with dots between them; null is no value.
+    #[serde(default)]
+    fields: BTreeMap<String, Value>,
+    /// Part of the first warning.
+    first: Option<String>,
+    #[serde(default)]
+    told: Vec<String>,
+    #[serde(default)]
+    untold: Vec<String>,
+}
 
-fn bench() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let rows = [
-        (ANSWERS, r#"{"prompt": "a", "completion": "b"}"#),
-        (PAIRS, r#"{"prompt": "a", "chosen": "b", "rejected": "c"}"#),
-        (LABELS, r#"{"prompt": "a", "completion": "b", "label": true}"#),
-    ];
-    for (name, row) in rows {
-        std::fs::write(folder.path().join(name), format!("{row}\n").repeat(20)).unwrap();
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Command {
+    /// `init --from`, which writes a study.
+    Init,
+    /// `plan --check`, which prints a plan.
+    Check,
+}
+
+impl Case {
+    fn run(&self, folder: &Path, output: &str) -> Output {
+        let mut command = program(folder);
+        match self.command {
+            Command::Init => command.args(["init", "--output", output, "--from", &self.file]),
+            Command::Check => command.args(["plan", "--json", "--check", &self.file]),
+        };
+        command.args(&self.options).output().unwrap()
     }
-    std::fs::create_dir(folder.path().join("model")).unwrap();
-    std::fs::write(folder.path().join("model/config.json"), LLAMA_1B).unwrap();
+
+    /// What is not as the table says.
+    fn faults(&self, folder: &Path, number: usize) -> Vec<String> {
+        let study = format!("study-{number}.yaml");
+        let output = self.run(folder, &study);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let mut faults = Vec::new();
+        if output.status.code() != Some(self.exit) {
+            faults.push(format!("ends with {:?}", output.status.code()));
+        } else if self.exit == 0 {
+            let written = match self.command {
+                Command::Init => of_yaml(&folder.join(study)),
+                Command::Check => serde_json::from_slice(&output.stdout).unwrap(),
+            };
+            faults.extend(self.fields.iter().filter_map(|(keys, expected)| {
+                let found = keys
+                    .split('.')
+                    .try_fold(&written, |value, key| value.get(key))
+                    .unwrap_or(&Value::Null);
+                (!is_alike(found, expected)).then(|| format!("{keys} is {found}, and not {expected}"))
+            }));
+        }
+        let first = said
+            .lines()
+            .find(|line| line.starts_with("warning: "))
+            .unwrap_or_default();
+        if let Some(part) = self.first.as_ref().filter(|part| !first.contains(*part)) {
+            faults.push(format!("the first warning lacks {part:?}"));
+        }
+        let missing = self.told.iter().filter(|part| !said.contains(*part));
+        faults.extend(missing.map(|part| format!("{part:?} is not told")));
+        let surplus = self.untold.iter().filter(|part| said.contains(*part));
+        faults.extend(surplus.map(|part| format!("{part:?} is told")));
+        let head = |fault: String| {
+            let (file, options) = (&self.file, self.options.join(" "));
+            format!("{file}, {:?} {options}: {fault}\n{said}", self.command)
+        };
+        faults.into_iter().map(head).collect()
+    }
+}
+
+fn program(folder: &Path) -> std::process::Command {
+    let mut command = crate::program();
+    command
+        .current_dir(folder)
+        .env("HF_HUB_OFFLINE", "1")
+        .env("HF_HUB_CACHE", folder.join("cache"))
+        .env("PEFT_TUNE_DB", folder.join("study.db"))
+        .stdin(std::process::Stdio::null());
+    command
+}
+
+fn of_yaml(path: &Path) -> Value {
+    serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Whether two values are the same, be numbers written with a point or without.
+fn is_alike(found: &Value, expected: &Value) -> bool {
+    match (found, expected) {
+        (Value::Number(found), Value::Number(expected)) => found.as_f64() == expected.as_f64(),
+        (Value::Array(found), Value::Array(expected)) => {
+            found.len() == expected.len() && found.iter().zip(expected).all(|(one, other)| is_alike(one, other))
+        }
+        _ => found == expected,
+    }
+}
+
+fn table() -> Vec<Case> {
+    let text = std::fs::read_to_string(Path::new(FILES).join("cases.yaml")).unwrap();
+    serde_saphyr::from_str(&text).unwrap()
+}
+
+/// Files of all tools.
+fn all_files() -> impl Iterator<Item = PathBuf> {
+    let folders = TOOLS.iter().map(|tool| Path::new(FILES).join(tool));
+    folders.flat_map(|folder| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()))
+}
+
+/// A folder with the files, with models, and with rows of three forms.
+fn place() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let put = |from: &Path, to: PathBuf| {
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        std::fs::copy(from, to).unwrap();
+    };
+    for file in all_files() {
+        put(&file, folder.path().join(file.strip_prefix(FILES).unwrap()));
+    }
+    let models = folder.path().join("models");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (name, reference) in MODELS {
+        let config = root.join("tests/golden").join(reference).join("config.json");
+        put(&config, models.join(name).join("config.json"));
+    }
+    let own = Path::new(FILES).join("models/infinity.json");
+    put(&own, models.join("infinity/config.json"));
+    for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        let file = root.join("search_spaces/quickstart/base").join(name);
+        put(&file, models.join("quickstart").join(name));
+    }
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    for (name, row) in [
+        ("rows", r#"{"prompt": "Roses are", "completion": " red."}"#),
+        (
+            "chats",
+            r#"{"messages": [{"role": "user", "content": "Violets?"}, {"role": "assistant", "content": "Blue."}]}"#,
+        ),
+        ("texts", r#"{"text": "Roses are red, violets are blue."}"#),
+    ] {
+        std::fs::write(data.join(name).with_extension("jsonl"), format!("{row}\n").repeat(ROWS)).unwrap();
+    }
     folder
 }
 
-fn called(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = crate::program();
-    command.args(arguments).current_dir(folder);
-    command.env("PEFT_TUNE_CACHE", folder.join("cache"));
-    command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
+#[test]
+fn files_of_tools_say_here_what_they_say_there() {
+    let folder = place();
+    let cases = table();
+    let faults: Vec<String> = cases
+        .par_iter()
+        .enumerate()
+        .flat_map_iter(|(number, case)| case.faults(folder.path(), number))
+        .collect();
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 
-/// Words of some texts, with one blank between them.
-fn words(texts: &[&str]) -> String {
-    let words: Vec<&str> = texts.iter().flat_map(|text| text.split_whitespace()).collect();
-    words.join(" ")
+#[test]
+fn every_file_stands_in_the_table() {
+    let named: BTreeSet<PathBuf> = table().iter().map(|case| Path::new(FILES).join(&case.file)).collect();
+    // One that another file names, and one that has a test of its own.
+    let beside =
+        ["llamafactory/dataset_info.json", "torchtune/uncut_known.yaml"].map(|name| Path::new(FILES).join(name));
+    let there: BTreeSet<PathBuf> = all_files().filter(|file| !beside.contains(file)).collect();
+    assert_eq!(named, there);
+    assert!(there.len() >= 40, "{}", there.len());
 }
 
-/// Faults of an ending: the exit code, and parts that are not told.
-fn faults(output: &Output, study: &str, ends: &Ends) -> Vec<String> {
-    let (code, parts) = match ends {
-        Ends::Says(parts) => (0, parts),
-        Ends::Refused(parts) => (2, parts),
+#[test]
+fn rows_that_nothing_cuts_are_as_long_as_the_longest_for_every_command() {
+    let folder = place();
+    let of = |command: Command| {
+        let case = Case {
+            file: "torchtune/uncut_known.yaml".into(),
+            command,
+            options: Vec::new(),
+            exit: 0,
+            fields: BTreeMap::new(),
+            first: None,
+            told: Vec::new(),
+            untold: Vec::new(),
+        };
+        let output = case.run(folder.path(), "around.yaml");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        let told = said
+            .lines()
+            .find(|line| line.contains("the file cuts no rows"))
+            .unwrap();
+        (told.to_owned(), output.stdout)
     };
-    let (results, messages) = (String::from_utf8_lossy(&output.stdout), errors_of(output));
-    let told = words(&[&*results, messages.as_str(), study]);
-    let wrong_code = (output.status.code() != Some(code)).then(|| format!("ends with {:?}: {told}", output.status));
-    let missing = parts.iter().filter(|part| !told.contains(&words(&[**part])));
-    let missing = missing.map(|part| format!("does not say {part}: {told}"));
-    missing.chain(wrong_code).collect()
+    let (of_study, _) = of(Command::Init);
+    let (of_plan, plan) = of(Command::Check);
+    assert_eq!(of_study, of_plan);
+    assert!(of_plan.contains("the longest has"), "{of_plan}");
+    let plan: Value = serde_json::from_slice(&plan).unwrap();
+    let study = of_yaml(&folder.path().join("around.yaml"));
+    let length = study["trial"]["sequence_length"].as_u64().unwrap();
+    assert_eq!(plan["setting"]["sequence_length"], length);
+    assert!((4..64).contains(&length), "{length}");
 }
 
+/// A study of rows that are longer than the model's positions would be refused.
 #[test]
-fn every_file_is_read_as_what_it_does_or_refused_by_name() {
-    let folder = bench();
-    let folder = folder.path();
-    let mut found = Vec::new();
-    for ToolFile {
-        name,
-        base,
-        more,
-        rows,
-        init,
-        check,
-    } in FILES
-    {
-        let (name, rows) = (*name, *rows);
-        let text = format!("{base}{more}");
-        std::fs::write(folder.join(name), &text).unwrap();
-        // What another file left.
-        let _ = std::fs::remove_file(folder.join(STUDY));
-        let arguments = [
-            "init", "--from", name, "--data", rows, "--memory", "80GiB", "--output", STUDY,
-        ];
-        let output = called(folder, &arguments);
-        let study = std::fs::read_to_string(folder.join(STUDY)).unwrap_or_default();
-        let of_init = faults(&output, &study, init)
-            .into_iter()
-            .map(|fault| format!("init {fault}"));
-        let output = called(folder, &["plan", "--check", name]);
-        let of_check = faults(&output, "", check)
-            .into_iter()
-            .map(|fault| format!("plan {fault}"));
-        found.extend(of_init.chain(of_check).map(|fault| format!("{text}\n{fault}\n")));
-        std::fs::remove_file(folder.join(name)).unwrap();
+fn a_study_around_rows_that_are_too_long_is_planned() {
+    let folder = place();
+    let init = ["init", "--from", "axolotl/long_rows.yaml", "--output", "around.yaml"];
+    for arguments in [&init[..], &["plan", "around.yaml", "--device", "L4"]] {
+        let output = program(folder.path()).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {said}");
     }
-    assert!(found.is_empty(), "{} faults:\n{}", found.len(), found.join("\n"));
-}
-
-#[test]
-fn a_study_of_preferences_from_a_file_is_planned_in_trl() {
-    let folder = bench();
-    let folder = folder.path();
-    let text = "base_model: ./model\nadapter: lora\nlora_r: 8\nmicro_batch_size: 2\nsequence_len: 512\nbf16: true\nrl: dpo\nrl_beta: 0.2\n";
-    std::fs::write(folder.join("axolotl.yaml"), text).unwrap();
-    let made = called(
-        folder,
-        &[
-            "init",
-            "--from",
-            "axolotl.yaml",
-            "--data",
-            PAIRS,
-            "--memory",
-            "80GiB",
-            "--output",
-            STUDY,
-        ],
-    );
-    assert!(made.status.success(), "{}", errors_of(&made));
-    let planned = called(folder, &["plan", STUDY, "--stack", "trl"]);
-    assert!(planned.status.success(), "{}", errors_of(&planned));
-    let told = String::from_utf8_lossy(&planned.stdout).into_owned();
-    assert!(told.contains("two sequences a row, a reference in each step"), "{told}");
-    // A baseline of another trainer is none of the study's.
-    let space =
-        "study: sft\nmodel: ./model\ndata: {train: answers.jsonl}\nspace: {rank: [4, 8]}\nbudget: {trials: 2}\n";
-    std::fs::write(folder.join("sft.yaml"), space).unwrap();
-    let refused = called(
-        folder,
-        &["search", "sft.yaml", "--baseline", "axolotl.yaml", "--dry-run"],
-    );
-    assert_eq!(refused.status.code(), Some(2), "{}", errors_of(&refused));
-    assert!(
-        errors_of(&refused).contains("`trainer: dpo`"),
-        "{}",
-        errors_of(&refused)
-    );
 }

@@ -520,9 +520,7 @@ fn field(imported: &Imported, name: &str) -> String {
             files => paths(files.files()),
         },
         "rows" => data.max_rows.map_or("all".to_owned(), |rows| rows.to_string()),
-        "share" => imported
-            .share_of_rows
-            .map_or("all".to_owned(), |share| share.to_string()),
+        "share" => imported.later.read.map_or("all".to_owned(), |share| share.to_string()),
         "format" => data.format.name().to_owned(),
         "columns" => {
             let columns = data.columns.iter().map(|(name, own)| format!("{name}={own}"));
@@ -721,7 +719,7 @@ fn rows_that_are_given_go_before_those_of_a_script_and_what_stays_true_is_told()
     let output = run(folder.path(), &["init", "--from", "share.py"]);
     let said = stderr(&output);
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("the first 4 of about 20 are read"), "{said}");
+    assert!(said.contains("the first 4 of 20 are read"), "{said}");
     let study = StudyFile::read_with(&folder.path().join("space.yaml"), ReadOptions { check_files: true }).unwrap();
     assert_eq!(study.base.unwrap().data.max_rows, Some(4));
 }

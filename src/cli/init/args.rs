@@ -29,6 +29,9 @@ pub(in crate::cli) struct Args {
     /// that trains with TRL, transformers or unsloth, or PEFT's adapter_config.json
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
+    /// Name the keys of that config, too, that change nothing here
+    #[arg(long, requires = "from")]
+    pub verbose: bool,
     /// File to write
     #[arg(long, value_name = "FILE", default_value = "space.yaml")]
     pub output: PathBuf,

@@ -190,14 +190,7 @@ pub(super) fn setting_text(setting: &StackSetting) -> String {
         } => "",
         _ => ", a reference in each step",
     };
-    let weights = match setting.weights {
-        WeightForm::Numbers => "not quantized",
-        WeightForm::Int8 => "int8",
-        WeightForm::Nf4 => "nf4",
-        WeightForm::Nf4Double => "nf4, double",
-        WeightForm::Gptq4 => "GPTQ of 4 bits",
-        WeightForm::Gptq8 => "GPTQ of 8 bits",
-    };
+    let weights = weights_text(setting.weights);
     let attention = match setting.attention {
         AttentionForm::Eager => "eager",
         AttentionForm::Sdpa => "sdpa",
@@ -208,6 +201,18 @@ pub(super) fn setting_text(setting: &StackSetting) -> String {
          {attention}{devices}",
         setting.micro_batch, setting.gradient_accumulation, setting.sequence_length
     )
+}
+
+/// Form of weights in words.
+pub(super) fn weights_text(form: WeightForm) -> &'static str {
+    match form {
+        WeightForm::Numbers => "not quantized",
+        WeightForm::Int8 => "int8",
+        WeightForm::Nf4 => "nf4",
+        WeightForm::Nf4Double => "nf4, double",
+        WeightForm::Gptq4 => "GPTQ of 4 bits",
+        WeightForm::Gptq8 => "GPTQ of 8 bits",
+    }
 }
 
 fn sharing_name(sharing: Sharing) -> String {

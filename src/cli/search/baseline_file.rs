@@ -23,7 +23,10 @@ pub(super) fn read(path: &Path) -> Result<Params, CliError> {
         }
         Err(error) => return Err(CliError::bad_input(error)),
     };
-    let params = imported.params();
+    let mut params = imported.params();
+    if imported.expression.is_some() {
+        params.remove("target_modules");
+    }
     if params.is_empty() {
         return Err(CliError::bad_input(anyhow::anyhow!(
             "{}: none of its keys is a setting: give a config of TRL, axolotl, LLaMA-Factory, torchtune or PEFT",
@@ -31,14 +34,14 @@ pub(super) fn read(path: &Path) -> Result<Params, CliError> {
         )));
     }
     tell_params(path, &params);
-    for note in &imported.notes {
-        tell(format_args!("warning: {note}"));
-    }
-    if !imported.unread.is_empty() {
+    if let Some(expression) = &imported.expression {
         tell(format_args!(
-            "passed over, as no setting is called so: {}",
-            imported.unread.join(", ")
+            "warning: the expression `{expression}` is held against no model here: write `target_modules` of the baseline in the study"
         ));
+    }
+    let notes = imported.told.iter().chain(&imported.notes).cloned();
+    for note in notes.chain(imported.unread_note()) {
+        tell(format_args!("warning: {note}"));
     }
     Ok(params)
 }

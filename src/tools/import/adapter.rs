@@ -108,29 +108,40 @@ pub(in crate::tools) fn read(reader: &mut Reader<'_>, names: &AdapterKeys) -> Re
     Ok(())
 }
 
-/// The modules: a list, a text with commas, a shorthand, or the expression that `export` writes.
+/// The modules: a list, a text with commas, a shorthand, or a regular expression. One that `export` writes is a list again; others wait
+/// for the names of the model.
 fn targets(reader: &mut Reader<'_>, adapter: &mut AdapterSettings, key: &str) -> Result<(), StackFileError> {
     let Some(names) = reader.keys.names(key)? else {
         return Ok(());
     };
     reader.said("target_modules");
+    // An expression may have commas of its own.
+    let text = reader.keys.raw(key).and_then(Value::as_str);
+    let names = text
+        .filter(|text| is_expression(text))
+        .map_or(names, |text| vec![text.to_owned()]);
     let is_all = |name: &str| ["all-linear", "all"].contains(&name);
     adapter.target_modules = match names.as_slice() {
         [one] if is_all(one) => TargetModules::Preset(TargetPreset::AllLinear),
-        [one] if one.contains(['*', '(', '\\', '|']) => match (names_within(one), one_anywhere(one)) {
+        [one] if is_expression(one) => match (names_within(one), one_anywhere(one)) {
             (Some((names, layers)), _) => {
                 adapter.layers_to_transform = layers;
                 TargetModules::Named(names)
             }
             (None, Some(name)) => TargetModules::Named(vec![name]),
             (None, None) => {
-                reader.unknown_word(key, one, "all-linear");
+                reader.expression = Some(one.clone());
                 TargetModules::Preset(TargetPreset::AllLinear)
             }
         },
         _ => TargetModules::Named(names),
     };
     Ok(())
+}
+
+/// Whether a text is a regular expression and no name of modules.
+fn is_expression(text: &str) -> bool {
+    text.contains(['*', '+', '?', '(', '[', '{', '\\', '|', '^', '$'])
 }
 
 /// The module of an expression for all that end in its name; `None` of others.

@@ -1,9 +1,9 @@
 //! How adapters start: by PEFT's words for it, or by the flag that LLaMA-Factory has. A start that no recipe has is told, with the one
 //! that is taken in its place.
 
-use super::passed_over::is_off;
 use super::{Keys, Reader, StackFileError};
 use crate::tools::Tool;
+use crate::tools::known_keys::is_off;
 use peft_tune_core::recipe::AdapterInit;
 
 /// Flag of LLaMA-Factory, and its number of iterations: below 0 the decomposition is exact.

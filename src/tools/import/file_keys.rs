@@ -182,19 +182,33 @@ impl<'a> Keys<'a> {
         location.unwrap_or_else(|| self.path.display().to_string())
     }
 
-    /// Keys that were not read and that have no part of their name among the harmless ones.
-    pub(in crate::tools) fn unread(&self, harmless: &[&str]) -> Vec<String> {
+    /// Whether a key stands there without a value, by which some tools turn off what they do where it is absent.
+    pub(in crate::tools) fn is_null(&self, key: &str) -> bool {
+        self.mark(key);
+        self.values.get(key).is_some_and(Value::is_null)
+    }
+
+    /// Keys that were not read, with their values. Empty ones are absent.
+    pub(in crate::tools) fn unread(&self) -> Vec<(String, &'a Value)> {
         let read = self.read.borrow();
-        let is_left = |key: &&String| !read.contains(*key) && !harmless.iter().any(|part| key.contains(part));
-        self.values.keys().filter(is_left).cloned().collect()
+        let left = self
+            .values
+            .iter()
+            .filter(|(key, value)| !read.contains(*key) && !is_empty(value));
+        left.map(|(key, value)| (key.clone(), value)).collect()
     }
 
     fn value(&self, key: &str) -> Option<&'a Value> {
         self.mark(key);
-        self.values.get(key).filter(|value| !value.is_null())
+        self.values.get(key).filter(|value| !is_empty(value))
     }
 
     fn mark(&self, key: &str) {
         self.read.borrow_mut().insert(key.to_owned());
     }
+}
+
+/// Whether a key has no value.
+fn is_empty(value: &Value) -> bool {
+    value.is_null() || value.as_str().is_some_and(|text| text.trim().is_empty())
 }

@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::interpolation::interpolate;
 use super::settings_file::{Parsed, is_script, parsed, text_of, tool_of, tools_of_script, words_of};
 use super::task::{FoundTask, trainer_of, trainer_of_script};
-use super::{Keys, Reader, Script, StackFileError, preference};
+use super::{AskedLater, Keys, Reader, Script, StackFileError, preference};
 use crate::tools::Tool;
 use peft_tune_core::predict::stack::{Number, StackChoices, StackSetting, WeightForm};
 use peft_tune_core::recipe::settings::settings;
@@ -23,18 +24,27 @@ pub struct Imported {
     pub recipe: Recipe,
     /// What the file says of the tool's training beside the recipe.
     pub choices: StackChoices,
+    /// Numbers that depend on how many rows the data have.
+    pub later: AskedLater,
+    /// Rows are as long as they come: nothing cuts them, and the recipe's length is none of the file's.
+    pub is_uncut: bool,
+    /// A regular expression for the target modules, which the model's names are to be held against; the recipe has all of them until
+    /// then.
+    pub expression: Option<String>,
     /// Names of the settings that the file says.
     pub said: BTreeSet<&'static str>,
-    /// Keys that mean nothing here: of a newer version, or misspelt.
+    /// Lines on keys that change the training and that no recipe has.
+    pub told: Vec<String>,
+    /// Keys that change neither a setting nor memory and speed of a step.
+    pub silent: Vec<String>,
+    /// Keys that the tool does not know: of another version, or misspelt.
     pub unread: Vec<String>,
-    /// Keys that may change what the tool's training needs, and that were not read.
+    /// Keys of these that may change what the tool's training needs.
     pub uncounted: Vec<String>,
     /// What could not be taken over, or had to be assumed, with what to do.
     pub notes: Vec<String>,
     /// Notes on the rows to train on, with what to do.
     pub data_notes: Vec<String>,
-    /// Share of the rows that is trained on, from the beginning, where the file says one.
-    pub share_of_rows: Option<f64>,
     /// What is assumed of a training in the tool, where the file does not say it.
     pub assumed: Vec<String>,
     /// The tool whose words the file has.
@@ -42,6 +52,15 @@ pub struct Imported {
 }
 
 impl Imported {
+    /// Line on the keys that the tool does not know; `None` where there are none.
+    pub fn unread_note(&self) -> Option<String> {
+        let (title, version) = (self.words.title(), self.words.known_keys().version);
+        let keys = self.unread.join("`, `");
+        (!self.unread.is_empty()).then(|| {
+            format!("passed over, as {title} (as of {version}) knows no such keys: `{keys}`; check their spelling")
+        })
+    }
+
     /// The settings that the file says, by name.
     pub fn params(&self) -> Params {
         let said = settings().filter(|row| self.said.contains(row.name));
@@ -100,14 +119,16 @@ pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Impo
         return read(reader);
     }
     let Parsed {
-        values,
+        mut values,
         started,
         mut notes,
     } = parsed(path, text)?;
+    interpolate(&mut values);
     let keys = Keys::new(path, &values);
     let trains = tool_of(&keys, asked)?;
     let words = words_of(trains, &keys);
     let mut reader = Reader::new(&keys, [trains, words]);
+    reader.text = text;
     let FoundTask { trainer, note } = trainer_of(&keys, words, text, &started)?;
     reader.recipe.trainer = trainer;
     notes.extend(note);

@@ -94,10 +94,13 @@ struct Said {
 impl Said {
     fn of(keys: &Keys<'_>, own: &PrecisionKeys) -> Result<Self, StackFileError> {
         let key = own.dtype.iter().find(|key| keys.has(key));
+        // Without autocast, which is said by keys of their own.
+        let pure = [keys.flag("pure_bf16")?, keys.flag("bfloat16")?].contains(&Some(true));
+        let whole = keys.flag("float32")? == Some(true);
         Ok(Self {
             dtype: key.map(|key| keys.text(key)).transpose()?.flatten(),
-            bf16: is_on(keys, "bf16")?.or(keys.flag("pure_bf16")?),
-            fp16: is_on(keys, "fp16")?,
+            bf16: pure.then_some(true).or(is_on(keys, "bf16")?).or(whole.then_some(false)),
+            fp16: is_on(keys, "fp16")?.or(keys.flag("float16")?),
         })
     }
 

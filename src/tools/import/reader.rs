@@ -4,8 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::passed_over::{OF_NO_BYTES, OF_NO_SETTING, is_off};
+use super::interpolation::refers_to;
+use super::later::AskedLater;
+use super::passed_over::{Concern, PassedOver};
 use super::{Imported, Keys, Script, StackFileError};
+use crate::tools::known_keys::is_off;
 use crate::tools::{Tool, optimizer_called};
 use peft_tune_core::predict::stack::{StackBehaviour, StackChoices};
 use peft_tune_core::recipe::settings::{Legal, SettingRow, setting, settings};
@@ -37,12 +40,10 @@ const DEEPSPEED: &str = "the file does not say on how many devices; to share wei
      `offload_optimizer` write `optimizer_offload: host`";
 
 /// Keys of whole parts of other tools that trials here do without, with what is to be said.
-const WITHOUT: [(&str, &str); 5] = [
+const WITHOUT: [(&str, &str); 3] = [
     ("deepspeed", DEEPSPEED),
     ("fsdp", SHARED_OUT),
     ("fsdp_config", SHARED_OUT),
-    ("neftune_noise_alpha", "no noise is added to embeddings here"),
-    ("quantization_method", "weights are quantized as bitsandbytes does it"),
 ];
 
 /// The file and what has been read of it.
@@ -50,16 +51,22 @@ pub(in crate::tools) struct Reader<'a> {
     pub keys: &'a Keys<'a>,
     /// The script that the keys are of, where they are of one.
     pub script: Option<&'a Script>,
+    /// The text of a file with keys, whose values may refer to each other; empty of a script.
+    pub text: &'a str,
     /// The tool whose words the file has.
     pub tool: Tool,
     pub recipe: Recipe,
     /// What the file says of the tool's training beside the recipe.
     pub choices: StackChoices,
-    /// Share of the rows that is trained on, from the beginning.
-    pub share_of_rows: Option<f64>,
+    /// Numbers that depend on how many rows the data have.
+    pub later: AskedLater,
+    /// Rows are as long as they come: nothing cuts them.
+    pub is_uncut: bool,
+    /// A regular expression in the place of the target modules.
+    pub expression: Option<String>,
     trains: Tool,
     said: BTreeSet<&'static str>,
-    unread: Vec<String>,
+    passed_over: PassedOver,
     notes: Vec<String>,
     data_notes: Vec<String>,
     assumed: Vec<String>,
@@ -74,13 +81,16 @@ impl<'a> Reader<'a> {
         Self {
             keys,
             script: None,
+            text: "",
             tool,
             recipe: Recipe::new("", data),
             choices: StackChoices::default(),
-            share_of_rows: None,
+            later: AskedLater::default(),
+            is_uncut: false,
+            expression: None,
             trains,
             said: BTreeSet::new(),
-            unread: Vec::new(),
+            passed_over: PassedOver::default(),
             notes: Vec::new(),
             data_notes: Vec::new(),
             assumed: Vec::new(),
@@ -93,13 +103,13 @@ impl<'a> Reader<'a> {
             script: Some(script),
             ..Self::new(keys, tools)
         };
-        let has = |parts: &[&str], key: &str| parts.iter().any(|part| key.contains(part));
         for note in &script.notes {
+            let concern = Concern::of(tools, &note.key);
             // Several arguments may rest on one assumption.
-            if !has(OF_NO_SETTING, &note.key) && !reader.notes.contains(&note.text) {
+            if concern.training && !reader.notes.contains(&note.text) {
                 reader.note(note.text.clone());
             }
-            if !has(OF_NO_BYTES, &note.key) && !reader.assumed.contains(&note.text) {
+            if concern.costs && !reader.assumed.contains(&note.text) {
                 reader.assume(note.text.clone());
             }
         }
@@ -192,30 +202,44 @@ impl<'a> Reader<'a> {
     /// What was read, with the keys that were not.
     pub(in crate::tools) fn finish(mut self) -> Imported {
         for (key, what) in WITHOUT {
-            let is_on = self.keys.raw(key).is_some_and(|value| !is_off(value) && value != "bnb");
-            if is_on {
+            if self.keys.raw(key).is_some_and(|value| !is_off(value)) {
                 self.notes.push(format!("`{key}` is left out: {what}"));
             }
         }
         self.assume_more();
-        // Both before what is off is looked at, which reads it.
-        let [mut unread, mut uncounted] = [OF_NO_SETTING, OF_NO_BYTES].map(|harmless| self.keys.unread(harmless));
-        for left in [&mut unread, &mut uncounted] {
-            left.retain(|key| self.keys.raw(key).is_some_and(|value| !is_off(value)));
-        }
-        unread.extend(self.unread);
+        self.pass_over();
+        let PassedOver {
+            told,
+            uncounted,
+            silent,
+            unknown,
+        } = self.passed_over;
+        let of_rows = |key: &&String| key.starts_with("dataset");
         Imported {
             tool: self.trains,
             words: self.tool,
             recipe: self.recipe,
             choices: self.choices,
+            later: self.later,
+            is_uncut: self.is_uncut,
+            expression: self.expression,
             said: self.said,
-            unread,
-            uncounted,
+            told,
+            silent,
+            uncounted: unknown.iter().filter(|key| !of_rows(key)).cloned().collect(),
+            unread: unknown,
             notes: self.notes,
             data_notes: self.data_notes,
-            share_of_rows: self.share_of_rows,
-            assumed: self.assumed,
+            assumed: [uncounted, self.assumed].concat(),
+        }
+    }
+
+    /// Sorts the keys that no reader took. Values that the file itself refers to are no keys of the tool.
+    fn pass_over(&mut self) {
+        let mut left = self.keys.unread();
+        left.retain(|(key, _)| !refers_to(self.text, key));
+        for (key, value) in left {
+            self.passed_over.take([self.tool, self.trains], &key, value);
         }
     }
 
@@ -237,17 +261,18 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Names the keys of a part that were not read.
-    pub(in crate::tools) fn part_unread(&mut self, part: &Keys<'_>, prefix: &str, harmless: &[&str]) {
-        let mut unread = part.unread(harmless);
-        unread.retain(|key| part.raw(key).is_some_and(|value| !is_off(value)));
-        self.unread
-            .extend(unread.into_iter().map(|key| format!("{prefix}{key}")));
+    /// Sorts the keys of a part that no reader took; `prefix` is the part's name with a dot.
+    pub(in crate::tools) fn part_unread(&mut self, part: &Keys<'_>, prefix: &str) {
+        for (key, value) in part.unread() {
+            self.passed_over
+                .take([self.tool, self.trains], &format!("{prefix}{key}"), value);
+        }
     }
 
     /// Says that a word of the tool is not known, and what is taken in its place.
     pub(in crate::tools) fn unknown_word(&mut self, key: &str, word: &str, taken: &str) {
         let message = format!("`{key}: {word}` is not known here: {taken} is taken; change it in the file");
+        // A template is written whatever rows there are.
         match key.starts_with("data") || key == "split" {
             true => self.data_note(message),
             false => self.note(message),

@@ -17,7 +17,7 @@ impl Reader<'_> {
             }
             _ => TrainingData::from(rows.sets.concat()),
         };
-        self.share_of_rows = rows.share;
+        self.later.read = rows.share;
         let is_sft = self.recipe.trainer.is_sft();
         let data = &mut self.recipe.data;
         data.train = train;

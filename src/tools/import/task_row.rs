@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Keys;
-use super::passed_over::is_off;
+use crate::tools::known_keys::is_off;
 use peft_tune_core::recipe::TrainerKind;
 
 /// What a tool does.

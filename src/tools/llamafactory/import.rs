@@ -71,6 +71,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     trainer::read(reader, &TRAINER)?;
     let is_off = keys.flag("disable_gradient_checkpointing")?;
     reader.recomputes(is_off.map(|is_off| !is_off), keys.flag("use_unsloth_gc")?);
+    packing(reader)?;
     memory::read(reader)?;
     for (flag, name) in OPTIMIZERS {
         if keys.flag(flag)?.unwrap_or(false) {
@@ -83,6 +84,19 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         reader.recipe.training.shuffle = false;
     }
     data(reader)
+}
+
+/// Packing by either key. Without the second one rows in one sequence see each other there.
+fn packing(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    if reader.keys.flag("neat_packing")?.unwrap_or(false) {
+        reader.recipe.batch.packing = true;
+        reader.said("packing");
+    } else if reader.recipe.batch.packing {
+        reader.note(
+            "`packing: true` without `neat_packing`: rows of one sequence see each other there, and here they do not",
+        );
+    }
+    Ok(())
 }
 
 /// What LLaMA-Factory (0.9.5) takes where nothing is said.
@@ -119,8 +133,8 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         false => LossOn::Completions,
     };
     data.max_rows = keys.count("max_samples")?.map(|rows| rows as usize);
-    let share = keys.number("val_size")?.filter(|share| *share > 0.0 && *share < 1.0);
-    data.held_out = match (share, held_out.as_slice()) {
+    let share = reader.held_out_share(keys, "val_size")?;
+    reader.recipe.data.held_out = match (share, held_out.as_slice()) {
         (Some(share), _) => HeldOut::Fraction(share),
         (None, [one]) => HeldOut::File(one.clone()),
         (None, _) => HeldOut::Files(held_out),
@@ -181,8 +195,9 @@ fn named(reader: &mut Reader<'_>, known: &Map<String, Value>, key: &str) -> Resu
         let file = entry.and_then(|entry| entry.get("file_name")).and_then(Value::as_str);
         if let (Some(entry), None) = (entry, file) {
             let set = Keys::new(keys.path(), entry);
-            if let Some(on_hub) = on_hub(&set, "hf_hub_url")? {
-                all.push(on_hub);
+            let on_hub = on_hub(&set, "hf_hub_url")?;
+            if !on_hub.is_empty() {
+                all.extend(on_hub);
                 if key == "dataset" {
                     layout(reader, &set)?;
                 }

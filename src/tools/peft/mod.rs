@@ -3,6 +3,7 @@
 pub(super) mod export;
 mod import;
 pub(super) mod keys;
+pub(super) mod known_keys;
 mod memory;
 
 use super::import::{FileKind, ImportRow, Library};
@@ -15,6 +16,7 @@ pub(super) const ROW: ToolRow = ToolRow {
     title: "PEFT",
     aliases: &["transformers", "transformers+peft", "hf"],
     keys: keys::KEYS,
+    known: known_keys::KNOWN,
     family: None,
     export: export::EXPORT,
     import: ImportRow {

@@ -1,10 +1,12 @@
 //! torchtune (0.6).
 
+mod builders;
 mod dataset;
 mod export;
 mod families;
 mod import;
 mod keys;
+mod known_keys;
 mod length;
 mod memory;
 mod model;
@@ -23,6 +25,7 @@ pub(super) const ROW: ToolRow = ToolRow {
     title: "torchtune",
     aliases: &[],
     keys: keys::KEYS,
+    known: known_keys::KNOWN,
     family: Some(|family| json!(TorchtuneFamily::of(family))),
     export: export::EXPORT,
     import: ImportRow {

@@ -3,15 +3,13 @@
 use std::path::PathBuf;
 
 use super::dataset_card::{self, SplitFiles};
-use super::{memory, peft_example};
+use super::{memory, mixture, peft_example};
 use crate::tools::Tool;
-use crate::tools::import::data::{files, hub_address, is_file, located, on_hub, rename};
+use crate::tools::import::data::{files, hub_set, is_file, located, rename};
 use crate::tools::import::trainer::{self, TrainerKeys};
 use crate::tools::import::{Keys, Library, Reader, Script, StackFileError, adapter, precision, preference};
 use peft_tune_core::predict::stack::Number;
-use peft_tune_core::recipe::{
-    Checkpointing, DataFormat, HeldOut, HubDataSet, HubPart, LossOn, ScheduleKind, TrainingLength,
-};
+use peft_tune_core::recipe::{Checkpointing, DataFormat, HeldOut, LossOn, ScheduleKind, TrainingData, TrainingLength};
 
 /// Keys of a YAML or a command line; a script has PEFT's.
 const OF_TRL: adapter::AdapterKeys = adapter::AdapterKeys {
@@ -33,9 +31,6 @@ const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
     },
     ..precision::PrecisionKeys::NONE
 };
-
-/// `datasets` builders of files.
-const BUILDERS: [&str; 4] = ["json", "csv", "parquet", "text"];
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let (keys, script, trainer) = (reader.keys, reader.script, reader.recipe.trainer);
@@ -68,9 +63,14 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         weights_unsaid(reader, script);
     }
     reader.values(&[Tool::Trl, Tool::Peft])?;
+    if !keys.has("use_liger_kernel") {
+        reader.value("use_liger_kernel", "use_liger", keys)?;
+    }
     adapter::read(reader, if script.is_some() { &adapter::OF_PEFT } else { &OF_TRL })?;
     if !keys.has("max_length") {
         reader.value("sequence_length", "max_seq_length", keys)?;
+        // Nothing is cut where it is said to be nothing.
+        reader.is_uncut = keys.is_null("max_length") && !reader.has_said("sequence_length");
     }
     trainer::read(reader, &TrainerKeys::OF_TRANSFORMERS)?;
     reader.recomputes(
@@ -154,32 +154,14 @@ fn defaults(reader: &mut Reader<'_>) {
 fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
     let mut train: Vec<PathBuf> = files(keys, "data_files");
-    reader.split("split", keys.text("split")?);
-    let (mut sets, mut fractions) = (Vec::new(), Vec::new());
-    for set in keys.items("datasets", "datasets.") {
-        let path = set.text("path")?.unwrap_or_default();
-        let mut named = files(&set, "data_files");
-        if !BUILDERS.contains(&path.as_str()) && !is_file(keys.path(), &path) || named.is_empty() {
-            match on_hub(&set, "path")?.filter(|_| named.is_empty()) {
-                Some(on_hub) => named = vec![on_hub],
-                None => {
-                    reader.not_a_file("datasets.path", &path);
-                    continue;
-                }
-            }
-        } else if path == "text" {
-            reader.recipe.data.format = DataFormat::Text;
+    reader.splits("split", &[keys.text("split")?]);
+    match mixture::read(reader)? {
+        TrainingData::Files(files) => train.extend(files),
+        mixture => {
+            reader.recipe.data.train = mixture;
+            return template(reader);
         }
-        sets.push(named);
-        fractions.extend(set.number("fraction")?);
-        reader.split("datasets.split", set.text("split")?);
-        reader.part_unread(&set, "datasets.", &[]);
     }
-    if !fractions.is_empty() && sets.len() > 1 {
-        reader.recipe.data.train = reader.mixture("datasets.fraction", sets, Some(fractions));
-        return template(reader);
-    }
-    train.extend(sets.concat());
     if let Some(name) = keys.text("dataset_name")? {
         let split = |key: &str, usual: &str| -> Result<String, StackFileError> {
             Ok(keys.text(key)?.unwrap_or_else(|| usual.to_owned()))
@@ -188,16 +170,17 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             split("dataset_train_split", dataset_card::TRAIN)?,
             split("dataset_test_split", dataset_card::HELD_OUT)?,
         ];
+        let configuration = keys.text("dataset_config")?;
         let folder = located(keys.path(), &name);
         if is_file(keys.path(), &name) {
             train.push(folder);
         } else if let Some(files) = SplitFiles::of_folder(&folder, [&training, &evaluation]) {
             train.extend(files.train);
             reader.recipe.data.held_out = held_out_of(files.held_out);
-        } else if let Some(on_hub) = hub_name(keys, name.clone(), &training)? {
+        } else if let Some(on_hub) = hub_set(&name, configuration.clone(), Some(&training)) {
             train.push(on_hub);
             let evaluates = keys.text("eval_strategy")?.is_some_and(|strategy| strategy != "no");
-            let evaluated = hub_name(keys, name, &evaluation)?.filter(|_| evaluates);
+            let evaluated = hub_set(&name, configuration, Some(&evaluation)).filter(|_| evaluates);
             reader.recipe.data.held_out = held_out_of(evaluated.into_iter().collect());
         } else {
             reader.not_a_file("dataset_name", &name);
@@ -224,18 +207,6 @@ fn held_out_of(mut files: Vec<PathBuf>) -> HeldOut {
     }
 }
 
-/// A split of the data set of the hub that `dataset_name` and the keys beside it name.
-fn hub_name(keys: &Keys<'_>, id: String, split: &str) -> Result<Option<PathBuf>, StackFileError> {
-    Ok(hub_address(HubDataSet {
-        id,
-        revision: None,
-        part: HubPart::Split {
-            configuration: keys.text("dataset_config")?,
-            split: (split != "train").then(|| split.to_owned()),
-        },
-    }))
-}
-
 /// Which tokens count, and what that says of the rows.
 fn targets(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
@@ -255,9 +226,10 @@ fn targets(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
 
 fn held_out(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
-    let share = keys.number("test_split_size")?.or(keys.number("test_size")?);
-    if let Some(share) = share.filter(|share| *share > 0.0 && *share < 1.0) {
-        reader.recipe.data.held_out = HeldOut::Fraction(share);
+    for key in ["test_split_size", "test_size"].into_iter().filter(|key| keys.has(key)) {
+        if let Some(share) = reader.held_out_share(keys, key)? {
+            reader.recipe.data.held_out = HeldOut::Fraction(share);
+        }
     }
     Ok(())
 }

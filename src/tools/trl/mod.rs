@@ -4,7 +4,9 @@ mod dataset_card;
 mod export;
 mod import;
 mod keys;
+mod known_keys;
 mod memory;
+mod mixture;
 mod peft_example;
 mod preference;
 
@@ -18,6 +20,7 @@ pub(super) const ROW: ToolRow = ToolRow {
     title: "TRL",
     aliases: &["sft"],
     keys: keys::KEYS,
+    known: known_keys::KNOWN,
     family: None,
     export: export::EXPORT,
     import: ImportRow {

@@ -3,6 +3,7 @@
 mod export;
 mod import;
 mod keys;
+mod known_keys;
 mod memory;
 
 use super::import::{FileKind, ImportRow, Library};
@@ -15,6 +16,7 @@ pub(super) const ROW: ToolRow = ToolRow {
     title: "unsloth",
     aliases: &[],
     keys: keys::KEYS,
+    known: known_keys::KNOWN,
     family: None,
     export: export::EXPORT,
     import: ImportRow {

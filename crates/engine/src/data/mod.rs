@@ -84,6 +84,7 @@ pub use prefetch::{Prefetch, PrefetchTimes};
 pub use prepared::PreparedData;
 pub use progress::{DataProgress, ReadingStage, TokenSpace, Tokenized, done_so_far, reading_now, tokenized_so_far};
 pub use question::Question;
+pub use readers::rows_in;
 pub use row_location::{RowLocation, Unit};
 pub use seen::{RowsSeen, RowsSummary, SetSummary, ShownRow, ShownToken};
 pub use source::{BatchSource, evaluation_batches};

@@ -5,7 +5,8 @@ use serde::Serialize;
 use super::behaviour::{AttentionForm, LossForm, Recompute};
 use super::device::StackDevice;
 use super::predictor::{Fit, StackPrediction, predict};
-use super::setting::{OptimizerForm, Trains, WeightForm};
+use super::setting::{OptimizerForm, Trains};
+use super::weight_form::WeightForm;
 use super::{ModelShape, StackError, StackSetting};
 
 /// The largest micro-batch and the longest rows that fit, all else being as it is.

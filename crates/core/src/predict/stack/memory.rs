@@ -193,13 +193,16 @@ impl Run {
             }
             held.push(self.tape.tensor(elements.div_ceil(share), plain, Kind::Weights));
         }
+        if shape.tables > 0 {
+            held.push(self.tape.tensor(shape.tables.div_ceil(share), plain, Kind::Weights));
+        }
         if setting.offloads && share > 1 {
             held.clear();
         }
         for _ in 0..shape.layers {
             let experts = (shape.expert_elements() > 0).then(|| shape.expert_elements());
             let linears = shape.linears().into_iter().map(|layer| layer.elements());
-            for elements in linears.chain(experts) {
+            for elements in linears.chain(experts).map(|elements| shape.held(elements)) {
                 let [codes, constants] = setting.weights.bytes(elements, setting.loads);
                 if setting.offloads && share > 1 {
                     continue;
@@ -375,9 +378,12 @@ pub(super) fn trained_tensors(model: &Model) -> Vec<(u64, u64)> {
         Trains::Everything => {
             let width = model.setting.loads.bytes();
             let layer = linears.iter().map(LinearShape::elements);
-            let layer: Vec<u64> = layer.chain([shape.expert_elements(), shape.small_elements()]).collect();
+            let layer = layer.chain([shape.expert_elements(), shape.small_elements()]);
+            let layer: Vec<u64> = layer.map(|elements| shape.held(elements)).collect();
             let layers = (0..shape.layers).flat_map(|_| layer.iter().map(|elements| (*elements, width)));
-            whole.chain(layers).filter(|(elements, _)| *elements > 0).collect()
+            let tables = std::iter::once((shape.tables, width));
+            let all = whole.chain(tables).chain(layers);
+            all.filter(|(elements, _)| *elements > 0).collect()
         }
         Trains::Adapters {
             rank,

@@ -148,7 +148,7 @@ impl Model {
     /// Bytes of a layer's weights as they are gathered.
     pub(super) fn layer_bytes(&self) -> u64 {
         let linear: u64 = self.shape.linears().iter().map(LinearShape::elements).sum();
-        let held = linear + self.shape.expert_elements();
+        let held = self.shape.held(linear + self.shape.expert_elements());
         let [codes, constants] = self.setting.weights.bytes(held, self.setting.loads);
         codes + constants + self.shape.small_elements() * self.plain().bytes()
     }

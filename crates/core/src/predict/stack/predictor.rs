@@ -87,6 +87,7 @@ pub fn predict(
     setting: &StackSetting,
     device: Option<StackDevice>,
 ) -> Result<StackPrediction, StackError> {
+    let setting = &setting.on(shape);
     setting.check(shape)?;
     let model = model_of(shape, setting, device);
     let outside = outside_bytes(setting.devices, device);
@@ -248,7 +249,8 @@ fn host_seconds(model: &Model, costs: &[Cost], device: StackDevice) -> Seconds {
 #[cfg(test)]
 mod tests {
     use super::super::behaviour::{LossForm, StackBehaviour};
-    use super::super::setting::{Trains, WeightForm};
+    use super::super::setting::Trains;
+    use super::super::weight_form::WeightForm;
     use super::*;
     use crate::predict::{DataSheet, MemoryCategory, device};
 

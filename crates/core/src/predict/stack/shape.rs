@@ -1,9 +1,12 @@
 //! Dimensions of a model that some stack trains: those of `config.json`, for any decoder, known here or not.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 use super::StackError;
-use crate::architecture::{Bias, Family, NormPlacement, QueryKeyNorm, Switches};
+use super::stored_weights::StoredWeights;
+use crate::architecture::{Architecture, Bias, Family, NormPlacement, QueryKeyNorm, Switches};
 
 /// Dimensions of a decoder-only model.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,8 +29,15 @@ pub struct ModelShape {
     pub head_norms: bool,
     pub experts: Option<ExpertShape>,
     pub max_positions: Option<u64>,
-    /// The layout is one that was checked; sizes of others are those of a plain decoder.
+    /// The layout is one that was checked, or all layers are alike in one of the engine's families; sizes of others are those of a plain
+    /// decoder.
     pub is_known: bool,
+    /// Parameters as the engine counts them, of a family of its own whose layers are not all alike.
+    pub counted: Option<u64>,
+    /// Elements of tables that have a row for each token beside the embedding.
+    pub tables: u64,
+    /// Codes that the checkpoint has its weights in.
+    pub stored: Option<StoredWeights>,
 }
 
 /// Experts that layers of a mixture have in place of one MLP.
@@ -151,10 +161,20 @@ impl ModelShape {
             .get("text_config")
             .filter(|text| text.is_object())
             .unwrap_or(config);
-        let reader = Reader { file, config: text };
+        let stored = StoredWeights::of(config).or_else(|| StoredWeights::of(text));
         let model_type = text.get("model_type").or_else(|| outer.get("model_type"));
         let model_type = model_type.and_then(Value::as_str).unwrap_or_default().to_owned();
         let checked = Layout::checked(&model_type);
+        // What the engine reads has the defaults of the family's configuration class, and each layer as it is.
+        if let Ok(architecture) = Architecture::from_json(Path::new(file), &config.to_string()) {
+            let shape = Self::of_architecture(&architecture);
+            return Ok(Self {
+                is_known: shape.is_known || Layout::checked(&shape.model_type).is_some(),
+                stored,
+                ..shape
+            });
+        }
+        let reader = Reader { file, config: text };
         let activation = text.get("hidden_act").and_then(Value::as_str);
         let layout = checked.unwrap_or_else(|| Layout::assumed(&model_type, activation));
         let hidden = reader.required(&["hidden_size", "n_embd", "d_model"], 1 << 20)?;
@@ -187,6 +207,9 @@ impl ModelShape {
             experts: reader.experts()?,
             max_positions: reader.optional(&["max_position_embeddings", "n_positions"], 1 << 40)?,
             is_known: checked.is_some(),
+            counted: None,
+            tables: 0,
+            stored,
             model_type,
         })
     }
@@ -244,7 +267,16 @@ impl ModelShape {
 
     /// All elements.
     pub fn parameters(&self) -> u64 {
-        self.layers * self.layer_elements() + self.embedding_elements() + self.hidden
+        let plain = self.layers * self.layer_elements() + self.embedding_elements() + self.tables + self.hidden;
+        self.counted.unwrap_or(plain)
+    }
+
+    /// Elements of the mean layer for so many of a plain one, where layers are not all alike.
+    pub(super) fn held(&self, elements: u64) -> u64 {
+        let Some(counted) = self.counted else { return elements };
+        let of_layers = counted.saturating_sub(self.embedding_elements() + self.tables + self.hidden);
+        let plain = (self.layers * self.layer_elements()).max(1);
+        (elements as f64 * of_layers as f64 / plain as f64) as u64
     }
 }
 
@@ -299,11 +331,11 @@ impl Role {
             "k_proj" | "k" => &[Role::Key],
             "v_proj" | "v" => &[Role::Value],
             "o_proj" | "output_proj" | "out_proj" | "o" | "dense" => &[Role::Output],
-            "qkv_proj" | "c_attn" | "query_key_value" => &[Role::Query, Role::Key, Role::Value],
+            "qkv_proj" | "c_attn" | "query_key_value" | "in_proj_qkv" => &[Role::Query, Role::Key, Role::Value],
             "gate_proj" | "w1" => &[Role::Gate],
             "up_proj" | "w3" | "c_fc" | "fc1" => &[Role::Up],
-            "down_proj" | "w2" | "fc2" => &[Role::Down],
-            "gate_up_proj" => &[Role::Gate, Role::Up],
+            "down_proj" | "w2" | "fc2" | "output_linear" => &[Role::Down],
+            "gate_up_proj" | "input_linear" => &[Role::Gate, Role::Up],
             "c_proj" => &[Role::Output, Role::Down],
             "mlp" => &[Role::Gate, Role::Up, Role::Down],
             "all-linear" | "all" => &ROLES,
@@ -396,6 +428,39 @@ mod tests {
         let shape = ModelShape::from_json("config.json", &config).unwrap();
         // SmolLM2-1.7B, as `num_parameters` says.
         assert_eq!(shape.parameters(), 1_711_376_384);
+    }
+
+    #[test]
+    fn families_of_the_engine_are_known_and_counted_as_it_counts_them() {
+        let of = |model_type: &str, layers: usize| {
+            let text = format!(
+                r#"{{"model_type": "{model_type}", "vocab_size": 512, "hidden_size": 4096, "intermediate_size": 12288,
+                    "num_hidden_layers": {layers}, "num_attention_heads": 16, "num_key_value_heads": 4,
+                    "max_position_embeddings": 256}}"#
+            );
+            let config: Value = serde_json::from_str(&text).unwrap();
+            let architecture = Architecture::from_json(Path::new("config.json"), &text).unwrap();
+            let shape = ModelShape::from_json("config.json", &config).unwrap();
+            assert_eq!(shape.parameters(), architecture.parameter_count().total() as u64);
+            assert_eq!(shape.max_positions, Some(256));
+            shape
+        };
+        for model_type in ["llama", "qwen3", "smollm3", "cohere2"] {
+            let shape = of(model_type, 3);
+            assert!(shape.is_known && shape.counted.is_none(), "{shape:?}");
+        }
+        // Three of four layers have gated delta rules in the place of attention.
+        let mixed = of("qwen3_5_text", 4);
+        assert!(!mixed.is_known && mixed.held(1000) != 1000, "{mixed:?}");
+    }
+
+    #[test]
+    fn a_multimodal_file_has_the_defaults_of_its_language_model() {
+        let config = serde_json::json!({"model_type": "gemma3", "text_config": {"hidden_size": 2560, "num_hidden_layers": 34,
+            "intermediate_size": 10240}, "quantization_config": {"load_in_4bit": true}});
+        let shape = ModelShape::from_json("config.json", &config).unwrap();
+        assert_eq!((shape.heads, shape.vocabulary, shape.is_known), (8, 262_208, true));
+        assert_eq!(shape.stored.unwrap().method, "bitsandbytes");
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use super::super::behaviour::{Number, StackBehaviour};
 use super::super::heap::Heap;
-use super::super::setting::{StackSetting, Trains, WeightForm};
+use super::super::setting::{StackSetting, Trains};
 use super::super::shape::{ModelShape, ROLES};
+use super::super::weight_form::WeightForm;
 use super::*;
 
 const ATTENTION: [Role; 4] = [Role::Query, Role::Key, Role::Value, Role::Output];
