@@ -299,6 +299,15 @@ mod tests {
             (Sharing::Full, false)
         );
         assert_eq!(of("fsdp: []"), (Sharing::Copies, false));
+        for line in [
+            "fsdp: full_shard auto_wrap offload",
+            "fsdp: [full_shard, offload]",
+            "fsdp_config: {fsdp_offload_params: true}",
+            "fsdp: true\nfsdp_config: {offload_params: true}",
+        ] {
+            assert_eq!(of(line), (Sharing::Full, true), "{line}");
+        }
+        assert_eq!(of("fsdp_config: {offload_params: false, a: 1}"), (Sharing::Full, false));
     }
 
     #[test]
