@@ -122,6 +122,8 @@ mod predict;
 mod proposals;
 /// Trials that report on their way, and what a pruner makes of that.
 mod pruning;
+/// Peaks of memory that others print, beside predictions of their settings.
+mod published_peaks;
 /// Quantized weights against bitsandbytes.
 mod quant;
 /// Trainings that take a later quantization into account: gradients, what is merged of them, what is refused.

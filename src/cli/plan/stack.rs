@@ -56,7 +56,7 @@ pub(super) fn run(
     match plan.prediction.verdict.map(|verdict| verdict.fit) {
         Some(Fit::DoesNot) => Err(CliError::DoesNotFit),
         Some(Fit::Uncertain) => Err(CliError::MayNotFit),
-        Some(Fit::Fits) | None => Ok(()),
+        Some(Fit::Fits | Fit::Unproven) | None => Ok(()),
     }
 }
 
@@ -201,7 +201,7 @@ fn shorten(setting: &mut StackSetting, longest: usize) -> Option<String> {
 
 fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliError> {
     let shape = shape_of(&asked.model)?;
-    let setting = asked.setting.on(&shape);
+    let setting = asked.setting.on(&shape).as_run(&shape);
     let prediction = predict::stack::predict(&shape, &setting, device).map_err(CliError::bad_input)?;
     let mut notes = asked.notes;
     notes.extend(layout_note(&shape));

@@ -33,12 +33,18 @@ pub(super) fn to_text(plan: &StackPlan, width: Option<usize>) -> String {
             let reserve = size_of(verdict.reserve_bytes);
             let least = size_of(verdict.least_bytes);
             let words = verdict.fit.words();
+            let needs = if verdict.unproven.is_some() {
+                "needs about"
+            } else {
+                "at least"
+            };
             line(
                 "verdict",
-                &format!(
-                    "{words}: at least {least} of {usable}, and {reserve} must be left for the prediction's error"
-                ),
+                &format!("{words}: {needs} {least} of {usable}, and {reserve} must be left for the prediction's error"),
             );
+            if let Some(reason) = verdict.unproven {
+                line("unproven", reason);
+            }
         }
     }
     line("peak", &peak(plan));

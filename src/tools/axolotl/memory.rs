@@ -12,6 +12,7 @@ pub(super) const BEHAVIOUR: StackBehaviour = StackBehaviour {
     foreach: false,
     says_sharding: true,
     host_updates: HostUpdates::DeepSpeed,
+    unproven: Some("no measurement of axolotl was compared"),
     ..StackBehaviour::PLAIN
 };
 

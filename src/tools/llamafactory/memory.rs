@@ -12,6 +12,7 @@ pub(super) const BEHAVIOUR: StackBehaviour = StackBehaviour {
     foreach: false,
     liger_has_loss: true,
     host_updates: HostUpdates::DeepSpeed,
+    unproven: Some("no measurement of LLaMA-Factory was compared"),
     ..StackBehaviour::PLAIN
 };
 

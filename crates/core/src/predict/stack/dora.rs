@@ -199,6 +199,7 @@ mod tests {
             shape: ModelShape::from_json("config.json", &serde_json::from_str(config).unwrap()).unwrap(),
             setting,
             repeats_heads: false,
+            is_wide: false,
             is_host: false,
             rows: 1,
         };

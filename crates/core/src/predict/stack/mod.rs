@@ -27,7 +27,7 @@ mod tape;
 mod weight_form;
 
 pub use behaviour::{
-    AttentionForm, HostUpdates, LossForm, Number, Raised, Recompute, StackBehaviour, StackRefusal, Unable,
+    AttentionForm, HostUpdates, LossForm, Number, OwnLayers, Raised, Recompute, StackBehaviour, StackRefusal, Unable,
 };
 pub use choices::{Dtypes, StackChoices};
 pub use comparison::Comparison;

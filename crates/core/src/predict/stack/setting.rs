@@ -114,6 +114,12 @@ impl Unable {
     }
 }
 
+/// Reasons why predictions are not proven, whatever the stack.
+const OFFLOADED: &str =
+    "with what is shared out in the host's memory, published peaks are up to a half above predictions";
+const DEEPSPEED: &str = "ZeRO was compared on one device only";
+const COMPARED: &str = "steps of trainers of preferences were compared with nothing";
+
 /// Larger settings are no training that a device could run; smaller numbers keep sums in range.
 const MOST_TOKENS: u64 = 1 << 24;
 
@@ -175,6 +181,37 @@ impl StackSetting {
         setting
     }
 
+    /// The setting as it runs on a model: a stack's own layers are those of some types of models, and they take no dropout between LoRA's
+    /// factors; scores that a tanh caps exist at once in them.
+    pub fn as_run(&self, shape: &ModelShape) -> Self {
+        let mut setting = self.clone();
+        let Some(own) = self.stack.own_layers else {
+            return setting;
+        };
+        let is_own = own.are_of(&shape.model_type);
+        let has_dropout = matches!(&self.trains, Trains::Adapters { has_dropout: true, .. });
+        setting.fused_lora &= is_own && !has_dropout;
+        if is_own && shape.caps_scores && setting.attention == AttentionForm::Sdpa {
+            setting.attention = AttentionForm::Eager;
+        }
+        setting
+    }
+
+    /// Reason why no measurement stands behind predictions of the setting; `None` where such settings were compared.
+    pub fn unproven(&self) -> Option<&'static str> {
+        let reasons = [
+            (self.offloads, OFFLOADED),
+            (self.is_deepspeeds() && self.devices > 1, DEEPSPEED),
+            (!self.comparison.is_none(), COMPARED),
+        ];
+        let found = reasons.into_iter().find(|(holds, _)| *holds);
+        self.stack.unproven.or(found.map(|(_, reason)| reason))
+    }
+
+    fn is_deepspeeds(&self) -> bool {
+        matches!(self.sharing, Sharing::Zero1 | Sharing::Zero2 | Sharing::Zero3)
+    }
+
     /// Sequences of a micro-batch.
     pub fn sequences(&self) -> u64 {
         self.micro_batch.saturating_mul(self.comparison.sequences)
@@ -233,12 +270,11 @@ impl StackSetting {
 
     /// DeepSpeed updates F32 copies of parameters of 16 bits.
     pub(super) fn keeps_masters(&self) -> bool {
-        let is_deepspeed = matches!(self.sharing, Sharing::Zero1 | Sharing::Zero2 | Sharing::Zero3);
         let trained = match self.trains {
             Trains::Everything => self.loads,
             Trains::Adapters { .. } => self.adapters,
         };
-        is_deepspeed && trained == Number::Half
+        self.is_deepspeeds() && trained == Number::Half
     }
 
     /// Devices among which weights, gradients and optimizer states are shared out.

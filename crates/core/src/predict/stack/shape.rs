@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::StackError;
 use super::stored_weights::StoredWeights;
-use crate::architecture::{Architecture, Bias, Family, NormPlacement, QueryKeyNorm, Switches};
+use crate::architecture::{Architecture, Bias, Family, NormPlacement, QueryKeyNorm, SoftCap, Switches};
 
 /// Dimensions of a decoder-only model.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +27,10 @@ pub struct ModelShape {
     pub norms: u64,
     /// Norms of queries and keys.
     pub head_norms: bool,
+    /// Scores of attention go through a tanh.
+    pub caps_scores: bool,
+    /// Logits go through a tanh.
+    pub caps_logits: bool,
     pub experts: Option<ExpertShape>,
     pub max_positions: Option<u64>,
     /// The layout is one that was checked, or all layers are alike in one of the engine's families; sizes of others are those of a plain
@@ -97,6 +101,8 @@ struct Layout {
     /// Norms of a layer over the residual stream.
     norms: u64,
     head_norms: bool,
+    /// Caps of attention's scores and of logits.
+    caps: [SoftCap; 2],
     /// Whether embedding and LM head are tied where the file does not say.
     tied_embeddings: bool,
 }
@@ -107,6 +113,7 @@ impl Layout {
         qkv_bias: Bias::Key("attention_bias"),
         norms: 2,
         head_norms: false,
+        caps: [SoftCap::WhereSet; 2],
         tied_embeddings: false,
     };
     const UNGATED: Self = Self {
@@ -132,6 +139,7 @@ impl Layout {
                 NormPlacement::Shared => 1,
             },
             head_norms: switches.query_key_norm != QueryKeyNorm::None,
+            caps: [switches.attention_soft_cap, switches.logit_soft_cap],
             tied_embeddings: switches.tied_embeddings,
         }
     }
@@ -204,6 +212,8 @@ impl ModelShape {
             qkv_bias: reader.has_bias(layout.qkv_bias),
             norms: layout.norms,
             head_norms: layout.head_norms,
+            caps_scores: reader.has_cap("attn_logit_softcapping", layout.caps[0]),
+            caps_logits: reader.has_cap("final_logit_softcapping", layout.caps[1]),
             experts: reader.experts()?,
             max_positions: reader.optional(&["max_position_embeddings", "n_positions"], 1 << 40)?,
             is_known: checked.is_some(),
@@ -383,6 +393,14 @@ impl Reader<'_> {
         }
     }
 
+    fn has_cap(&self, key: &str, cap: SoftCap) -> bool {
+        match (cap, self.config.get(key)) {
+            (SoftCap::Never, _) | (SoftCap::WhereSet, None) => false,
+            (SoftCap::Default(_), None) => true,
+            (SoftCap::WhereSet | SoftCap::Default(_), Some(value)) => value.as_f64().is_some_and(|cap| cap > 0.0),
+        }
+    }
+
     fn kv_heads(&self, heads: u64) -> Result<u64, StackError> {
         if let Some(kv_heads) = self.optional(&["num_key_value_heads", "num_kv_heads"], 1 << 14)? {
             return Ok(kv_heads);
@@ -461,6 +479,23 @@ mod tests {
         let shape = ModelShape::from_json("config.json", &config).unwrap();
         assert_eq!((shape.heads, shape.vocabulary, shape.is_known), (8, 262_208, true));
         assert_eq!(shape.stored.unwrap().method, "bitsandbytes");
+    }
+
+    #[test]
+    fn caps_are_those_of_the_file_or_of_the_family() {
+        let caps = |kind: &str, more: &str| {
+            let text = format!(
+                r#"{{"model_type": "{kind}", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+                    "intermediate_size": 64, "vocab_size": 512{more}}}"#
+            );
+            let config = serde_json::from_str(&text).unwrap();
+            let shape = ModelShape::from_json("config.json", &config).unwrap();
+            (shape.caps_scores, shape.caps_logits)
+        };
+        assert_eq!(caps("gemma2", ""), (true, true));
+        assert_eq!(caps("gemma2", r#", "attn_logit_softcapping": null"#), (false, true));
+        assert_eq!(caps("llama", r#", "final_logit_softcapping": 30.0"#), (false, false));
+        assert_eq!(caps("new", r#", "final_logit_softcapping": 30.0"#), (false, true));
     }
 
     #[test]

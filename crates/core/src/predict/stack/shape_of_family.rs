@@ -25,6 +25,8 @@ impl ModelShape {
             qkv_bias: architecture.qkv_bias,
             norms: of(architecture.layer_norms().len()),
             head_norms: architecture.query_key_norm.is_there(),
+            caps_scores: architecture.attention_soft_cap.is_some(),
+            caps_logits: architecture.logit_soft_cap.is_some(),
             experts: architecture.experts.as_ref().map(experts_of),
             max_positions: Some(of(architecture.max_positions)),
             is_known,

@@ -50,6 +50,7 @@ fn model(case: &Case, is_host: bool) -> Model {
         shape: ModelShape::from_json("config.json", &serde_json::from_str(&config).unwrap()).unwrap(),
         setting,
         repeats_heads: false,
+        is_wide: false,
         is_host,
         rows: 2,
     }
