@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::baseline_setting::baseline_recipe;
 use super::stack_args::StackArgs;
-use super::stack_plan::{FrontierPoint, StackPlan, lengths_around};
+use super::stack_plan::{Assumed, FrontierPoint, StackPlan, lengths_around};
 use crate::cli::CliError;
 use crate::cli::data::study_file::study_of;
 use crate::cli::data::study_rows::lengths_of;
@@ -79,6 +79,15 @@ pub(super) fn planned(
         format!("updates take {share} of the host's memory")
     });
     let frontier = device.map(|_| frontier(&engine, &recipe, most)).transpose();
+    let tokens = recipe.batch.sequence_length;
+    let assumed = Assumed {
+        tool: format!("{}, as --stack says", OwnEngine::NAME),
+        rows: match note {
+            Some(_) => format!("{tokens} tokens, as the longest of the data"),
+            None => format!("{tokens} tokens, full"),
+        },
+        device: Assumed::devices(device, recipe.batch.devices as u64, args.devices.is_some()),
+    };
     Ok(StackPlan {
         stack: OwnEngine::NAME,
         parameters,
@@ -88,6 +97,7 @@ pub(super) fn planned(
         frontier: frontier.map_err(CliError::bad_input)?.unwrap_or_default(),
         levers: engine.levers(&recipe).map_err(CliError::bad_input)?,
         lengths,
+        assumed,
         notes: note.into_iter().chain(on_host).collect(),
         model: recipe.model,
         device,

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::baseline_setting::baseline_recipe;
 use super::own_engine;
 use super::stack_args::StackArgs;
-use super::stack_plan::{FrontierPoint, StackPlan, lengths_around};
+use super::stack_plan::{Assumed, FrontierPoint, StackPlan, lengths_around};
 use super::stack_text::{setting_text, to_json, to_text, weights_text};
 use crate::cli::CliError;
 use crate::cli::data::matched_targets::match_targets;
@@ -80,6 +80,11 @@ struct Asked {
     setting: StackSetting,
     model: String,
     lengths: Option<Lengths>,
+    /// The tool and its rows, as a verdict's grounds have them.
+    tool: String,
+    rows: String,
+    /// Whether the number of devices is said.
+    counts_devices: bool,
     notes: Vec<String>,
 }
 
@@ -95,6 +100,7 @@ fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Tool>) -> Result<A
     };
     if let Some(devices) = args.devices {
         asked.setting.devices = devices;
+        asked.counts_devices = true;
     } else if asked.setting.sharing != Sharing::Copies && asked.setting.devices == 1 {
         asked
             .notes
@@ -136,9 +142,12 @@ fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, 
         ));
     }
     Ok(Asked {
+        tool: format!("{}, told {}", imported.tool.title(), imported.told_by),
+        rows: rows_of(&setting, &imported),
         setting,
         model,
         lengths: None,
+        counts_devices: false,
         notes,
     })
 }
@@ -159,6 +168,21 @@ fn of_model(imported: &mut Imported, model: &str) -> Result<Vec<String>, CliErro
     Ok(told)
 }
 
+/// Rows of a settings file in words.
+fn rows_of(setting: &StackSetting, imported: &Imported) -> String {
+    let tokens = setting.sequence_length;
+    let whose = match imported.said.contains("sequence_length") {
+        _ if imported.is_uncut => "as nothing cuts them",
+        true => "as the file says",
+        false => "as the tool has it where the file says nothing",
+    };
+    let filled = match imported.recipe.batch.packing {
+        true => "packed, so that each is full",
+        false => "not packed: the figures are those of micro-batches whose longest row is full",
+    };
+    format!("{tokens} tokens, {whose}, {filled}")
+}
+
 fn studied(file: &Path, args: &StackArgs, stack: Tool) -> Result<Asked, CliError> {
     let (study, has_data) = study_of(file)?;
     let recipe = baseline_recipe(&study)?;
@@ -167,10 +191,20 @@ fn studied(file: &Path, args: &StackArgs, stack: Tool) -> Result<Asked, CliError
     let lengths = lengths_of(&study, &recipe, has_data)?;
     let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&recipe.batch));
     let note = longest.and_then(|longest| shorten(&mut setting, longest));
+    let rows = match note {
+        Some(_) => format!(
+            "{} tokens, as the longest of the data is padded",
+            setting.sequence_length
+        ),
+        None => format!("{} tokens, full", setting.sequence_length),
+    };
     Ok(Asked {
         setting,
         model: args.model.clone().unwrap_or(recipe.model),
         lengths,
+        tool: format!("{}, as --stack says", stack.title()),
+        rows,
+        counts_devices: recipe.batch.devices > 1,
         notes: note.into_iter().collect(),
     })
 }
@@ -242,6 +276,11 @@ fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliEr
         levers: levers.map_err(CliError::bad_input)?,
         model: asked.model,
         lengths: asked.lengths,
+        assumed: Assumed {
+            tool: asked.tool,
+            rows: asked.rows,
+            device: Assumed::devices(device, setting.devices, asked.counts_devices),
+        },
         device,
         prediction,
         notes,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::json;
 
-use super::stack_plan::StackPlan;
+use super::stack_plan::{Assumed, StackPlan};
 use crate::report::{Padder, bytes, duration, metric_value, printable};
 use peft_tune_core::objective::THROUGHPUT;
 use peft_tune_core::predict::stack::{
@@ -46,6 +46,10 @@ pub(super) fn to_text(plan: &StackPlan, width: Option<usize>) -> String {
                 line("unproven", reason);
             }
         }
+    }
+    let Assumed { tool, rows, device } = &plan.assumed;
+    for (of, value) in [("tool", tool), ("rows", rows), ("device", device)] {
+        line("assumed", &format!("{of}: {value}"));
     }
     line("peak", &peak(plan));
     let phases = memory
@@ -150,6 +154,7 @@ pub(super) fn to_json(plan: &StackPlan) -> String {
         "frontier": frontier,
         "levers": plan.levers,
         "data": plan.lengths,
+        "assumed": plan.assumed,
         "notes": plan.notes,
     });
     format!("{value:#}\n")

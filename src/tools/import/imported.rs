@@ -7,6 +7,7 @@ use std::path::Path;
 use super::interpolation::interpolate;
 use super::settings_file::{Parsed, is_script, parsed, text_of, tool_of, tools_of_script, words_of};
 use super::task::{FoundTask, trainer_of, trainer_of_script};
+use super::told::{what_told, what_told_of_script};
 use super::{AskedLater, Keys, Reader, Script, StackFileError, preference};
 use crate::tools::Tool;
 use peft_tune_core::predict::stack::{Number, StackChoices, StackSetting, WeightForm};
@@ -19,6 +20,8 @@ use peft_tune_core::study::Params;
 pub struct Imported {
     /// The tool that trains from it.
     pub tool: Tool,
+    /// What told the tool, in words.
+    pub told_by: &'static str,
     /// The file's settings, and the tool's own where the file is silent. The model is empty where the file names none, and so
     /// are the files to train on. No file that is held out is an empty list.
     pub recipe: Recipe,
@@ -116,7 +119,7 @@ pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Impo
         let tools = tools_of_script(&script, asked);
         let mut reader = Reader::of_script(&keys, &script, tools);
         reader.recipe.trainer = trainer_of_script(&keys, &script, reader.tool)?;
-        return read(reader);
+        return read(reader, what_told_of_script(tools, asked));
     }
     let Parsed {
         mut values,
@@ -136,14 +139,14 @@ pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Impo
         reader.assume(note.clone());
         reader.note(note);
     }
-    read(reader)
+    read(reader, what_told(trains, asked, &keys))
 }
 
 /// Reads a file by the words that it has.
-fn read(mut reader: Reader<'_>) -> Result<Imported, StackFileError> {
+fn read(mut reader: Reader<'_>, told_by: &'static str) -> Result<Imported, StackFileError> {
     (reader.tool.import().read)(&mut reader)?;
     preference::settle(&mut reader)?;
-    Ok(reader.finish())
+    Ok(reader.finish(told_by))
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ pub(super) mod tables;
 mod task;
 mod task_row;
 mod task_table;
+mod told;
 pub(super) mod trainer;
 
 pub use error::StackFileError;

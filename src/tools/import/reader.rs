@@ -51,7 +51,7 @@ pub(in crate::tools) struct Reader<'a> {
     pub keys: &'a Keys<'a>,
     /// The script that the keys are of, where they are of one.
     pub script: Option<&'a Script>,
-    /// The text of a file with keys, whose values may refer to each other; empty of a script.
+    /// The text of a file with keys, whose values may refer to each other, or the code of a script.
     pub text: &'a str,
     /// The tool whose words the file has.
     pub tool: Tool,
@@ -101,6 +101,7 @@ impl<'a> Reader<'a> {
     pub(in crate::tools) fn of_script(keys: &'a Keys<'a>, script: &'a Script, tools: [Tool; 2]) -> Self {
         let mut reader = Self {
             script: Some(script),
+            text: &script.code,
             ..Self::new(keys, tools)
         };
         for note in &script.notes {
@@ -199,8 +200,8 @@ impl<'a> Reader<'a> {
         self.said("gradient_checkpointing");
     }
 
-    /// What was read, with the keys that were not.
-    pub(in crate::tools) fn finish(mut self) -> Imported {
+    /// What was read of a file whose tool was told so, with the keys that were not.
+    pub(in crate::tools) fn finish(mut self, told_by: &'static str) -> Imported {
         for (key, what) in WITHOUT {
             if self.keys.raw(key).is_some_and(|value| !is_off(value)) {
                 self.notes.push(format!("`{key}` is left out: {what}"));
@@ -217,6 +218,7 @@ impl<'a> Reader<'a> {
         let of_rows = |key: &&String| key.starts_with("dataset");
         Imported {
             tool: self.trains,
+            told_by,
             words: self.tool,
             recipe: self.recipe,
             choices: self.choices,
@@ -245,11 +247,6 @@ impl<'a> Reader<'a> {
 
     /// Says what a setting of the tool leaves out of the recipe.
     fn assume_more(&mut self) {
-        if self.tool.says_training() && !self.recipe.batch.packing {
-            self.assume(
-                "rows are not packed: the figures are those of a batch whose longest row is as long as allowed",
-            );
-        }
         let Some(adapter) = &self.recipe.adapter else { return };
         let has_layers = adapter.layers_to_transform.is_some();
         let has_experts = !adapter.target_parameters.is_empty();

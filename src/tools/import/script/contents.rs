@@ -24,6 +24,8 @@ const SET_TEMPLATES: &[&str] = &["get_chat_template", "setup_chat_format", "clon
 /// A training as a script says it.
 #[derive(Debug)]
 pub(in crate::tools) struct Script {
+    /// The code; of a notebook that of its cells.
+    pub code: String,
     /// Arguments of the calls that make the training, by the names of settings files.
     pub keys: Map<String, Value>,
     /// Arguments of the call that loads the model.
@@ -99,6 +101,7 @@ impl Script {
         }
         let is_plain = training.model.and_then(model_kind) == Some(ModelKind::Plain);
         Ok(Self {
+            code: source.code.clone(),
             rows: ScriptRows::of(&run, path, &training, &values),
             keys: values,
             of_model,
