@@ -29,6 +29,9 @@ pub(in crate::cli) struct Args {
     /// that trains with TRL, transformers or unsloth, or PEFT's adapter_config.json
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
+    /// Tool that the config is for, where its keys do not tell: peft, trl, axolotl, llamafactory, torchtune or unsloth
+    #[arg(long, value_name = "TOOL", requires = "from")]
+    pub stack: Option<String>,
     /// Name the keys of that config, too, that change nothing here
     #[arg(long, requires = "from")]
     pub verbose: bool,

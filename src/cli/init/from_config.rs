@@ -15,6 +15,7 @@ use crate::cli::data::uncut_rows::take_length;
 use crate::cli::terminal::output::tell;
 use crate::draft::{Around, Machine, first_file, left_out, rows_of, study_around};
 use crate::space::{ReadOptions, StudyFile};
+use crate::tools::Tool;
 use crate::tools::import::{self, Imported};
 use peft_tune_core::predict::stack::{StoredWeights, WeightForm};
 use peft_tune_core::recipe::{DataFormat, HeldOut, HubDataSet, LossOn, Precision, TemplateTargets, TrainingData};
@@ -25,7 +26,9 @@ use peft_tune_engine::data::{check_first_row, recognise};
 /// # Errors
 /// Bad input: a config that cannot be read, without a model or without rows that can be read here.
 pub(super) fn run(args: &Args, from: &Path) -> Result<(), CliError> {
-    let mut imported = import::read_recipe(from, None).map_err(CliError::bad_input)?;
+    let stack = args.stack.as_deref().map(Tool::from_name).transpose();
+    let stack = stack.map_err(CliError::bad_input)?;
+    let mut imported = import::read_recipe(from, stack).map_err(CliError::bad_input)?;
     model(args, from, &mut imported)?;
     data(args, from, &mut imported)?;
     let family = family(&imported.recipe.model)?;

@@ -18,8 +18,14 @@ use peft_tune_core::study::{ParamValue, Params};
 pub(super) fn read(path: &Path) -> Result<Params, CliError> {
     let imported = match import::read_recipe(path, None) {
         Ok(imported) => imported,
-        Err(error @ StackFileError::UnknownTool { .. }) => {
-            return of_recipe(path).ok_or_else(|| CliError::bad_input(error));
+        Err(StackFileError::UnknownTool { known, .. }) => {
+            return of_recipe(path).ok_or_else(|| {
+                CliError::bad(format!(
+                    "{file} has no key that tells its tool, and is no recipe: give a file of {known}, or write a study around it \
+                     by `peft-tune init --from {file} --stack TOOL`",
+                    file = path.display()
+                ))
+            });
         }
         Err(error) => return Err(CliError::bad_input(error)),
     };

@@ -33,6 +33,14 @@ pub enum StackFileError {
         /// The tools that there are.
         known: String,
     },
+    #[error("{} is a config of {title}, which is not read: {instead}", path.display())]
+    Foreign {
+        path: PathBuf,
+        /// The program that it is for.
+        title: &'static str,
+        /// What to write in its place.
+        instead: &'static str,
+    },
     #[error("{location}: `{key}` is {value}; {instead}")]
     Value {
         /// The file, with the place in it where that is known.

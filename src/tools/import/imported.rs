@@ -8,7 +8,7 @@ use super::interpolation::interpolate;
 use super::settings_file::{Parsed, is_script, parsed, text_of, tool_of, tools_of_script, words_of};
 use super::task::{FoundTask, trainer_of, trainer_of_script};
 use super::told::{what_told, what_told_of_script};
-use super::{AskedLater, Keys, Reader, Script, StackFileError, preference};
+use super::{AskedLater, Keys, Reader, Script, StackFileError, foreign, preference};
 use crate::tools::Tool;
 use peft_tune_core::predict::stack::{Number, StackChoices, StackSetting, WeightForm};
 use peft_tune_core::recipe::settings::settings;
@@ -126,6 +126,7 @@ pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Impo
         started,
         mut notes,
     } = parsed(path, text)?;
+    foreign::refuse(path, text, &values)?;
     interpolate(&mut values);
     let keys = Keys::new(path, &values);
     let trains = tool_of(&keys, asked)?;

@@ -8,6 +8,7 @@ mod command_line;
 pub(super) mod data;
 mod error;
 mod file_keys;
+mod foreign;
 mod imported;
 mod interpolation;
 mod later;

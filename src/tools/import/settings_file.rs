@@ -92,13 +92,12 @@ pub(in crate::tools) fn is_script(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == "py" || end == NOTEBOOK)
 }
 
-/// An adapter's config serves every tool that is built on PEFT; other files are their tool's.
+/// An adapter's config serves every tool that is built on PEFT, and keys of one trainer the tools that have it; other files are their
+/// tool's.
 fn asked_for(asked: Option<Tool>, found: ToldBy) -> Tool {
-    let is_script = |tool: &Tool| tool.import().file == FileKind::Script;
     match (asked, found) {
         (Some(asked), ToldBy::OwnKeys(found)) if found.import().file == FileKind::Adapter => asked,
-        // Programs with the same trainer.
-        (Some(asked), ToldBy::SharedKeys(_)) if is_script(&asked) => asked,
+        (Some(asked), ToldBy::SharedKeys(_)) if asked.import().file != FileKind::Adapter => asked,
         (_, ToldBy::OwnKeys(found) | ToldBy::SharedKeys(found)) => found,
     }
 }
@@ -179,7 +178,7 @@ fn told_by(keys: &Keys<'_>) -> Option<ToldBy> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Imported, read_recipe};
+    use super::super::{Imported, parse_recipe, read_recipe};
     use super::*;
 
     fn of(text: &str) -> Result<Imported, StackFileError> {
@@ -206,6 +205,18 @@ mod tests {
         ] {
             assert_eq!(of(text).unwrap().tool, tool, "{text}");
         }
+    }
+
+    #[test]
+    fn a_tool_that_is_asked_for_counts_where_keys_tell_none_alone() {
+        let of = |text: &str, asked: Tool| parse_recipe(Path::new("a.yaml"), text, Some(asked)).unwrap().tool;
+        let shared = "model_name_or_path: m\nper_device_train_batch_size: 2\n";
+        for asked in [Tool::Trl, Tool::LlamaFactory, Tool::Unsloth] {
+            assert_eq!(of(shared, asked), asked);
+            assert_eq!(of("nothing: 1\n", asked), asked);
+        }
+        assert_eq!(of(shared, Tool::Peft), Tool::Trl, "an adapter's config has other keys");
+        assert_eq!(of("base_model: m\n", Tool::Trl), Tool::Axolotl);
     }
 
     #[test]
