@@ -122,6 +122,9 @@ mod predict;
 mod proposals;
 /// Trials that report on their way, and what a pruner makes of that.
 mod pruning;
+/// The script that counts what is said of public configs.
+#[cfg(unix)]
+mod public_configs;
 /// Peaks of memory that others print, beside predictions of their settings.
 mod published_peaks;
 /// Quantized weights against bitsandbytes.
