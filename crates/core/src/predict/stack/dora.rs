@@ -178,8 +178,9 @@ fn scaled(tape: &mut Tape, scale: &Tensor, x: &Tensor) -> Tensor {
 mod tests {
     use super::super::behaviour::{Number, StackBehaviour};
     use super::super::heap::Heap;
+    use super::super::role::Role;
     use super::super::setting::{StackSetting, Trains};
-    use super::super::shape::{LinearShape, ModelShape, Role};
+    use super::super::shape::{LinearShape, ModelShape};
     use super::super::weight_form::WeightForm;
     use super::*;
 

@@ -4,7 +4,8 @@ use super::behaviour::{AttentionForm, Number};
 use super::dora::Decomposed;
 use super::heap::Kind;
 use super::model::{Model, cast, own};
-use super::shape::{ExpertShape, LinearShape, Role};
+use super::role::Role;
+use super::shape::{ExpertShape, LinearShape};
 use super::tape::{Backward, Cost, Op, Tape, Tensor};
 
 /// Distance from the index of an adapter's first factor to that of its magnitudes.

@@ -2,8 +2,9 @@
 
 use super::behaviour::{AttentionForm, Number, Raised, Recompute};
 use super::heap::Kind;
+use super::role::Role;
 use super::setting::{StackSetting, Trains};
-use super::shape::{LinearShape, ModelShape, Role};
+use super::shape::{LinearShape, ModelShape};
 use super::tape::{Backward, Cost, Op, Parameter, Tape, Tensor};
 
 /// A model in a setting: sizes of everything that goes through a layer.

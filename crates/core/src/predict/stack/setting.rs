@@ -4,7 +4,7 @@ use serde::{Serialize, Serializer};
 
 use super::behaviour::{AttentionForm, LossForm, Number, Raised, Recompute, StackBehaviour, Unable};
 use super::comparison::Comparison;
-use super::shape::Role;
+use super::role::{ROLES, Role};
 use super::weight_form::WeightForm;
 use super::{ModelShape, StackError};
 
@@ -130,7 +130,7 @@ impl StackSetting {
             stack,
             trains: Trains::Adapters {
                 rank: 16,
-                targets: super::shape::ROLES.to_vec(),
+                targets: ROLES.to_vec(),
                 has_dropout: false,
                 whole_embeddings: false,
             },

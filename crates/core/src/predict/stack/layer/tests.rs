@@ -2,8 +2,9 @@
 
 use super::super::behaviour::{Number, StackBehaviour};
 use super::super::heap::Heap;
+use super::super::role::ROLES;
 use super::super::setting::{StackSetting, Trains};
-use super::super::shape::{ModelShape, ROLES};
+use super::super::shape::ModelShape;
 use super::super::weight_form::WeightForm;
 use super::*;
 
