@@ -344,7 +344,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_share_of_steps_is_the_same_steps_again(steps in 2_u64..1_000_000, part in 0.0..1.0) {
+        fn a_share_of_steps_is_the_same_steps_again(steps in 2_u64..1_000_000, part in 0.0_f64..1.0) {
             let counted = ((steps as f64 * part) as u64).clamp(1, steps - 1);
             let mut recipe = Recipe::new("m", DataSettings::default());
             recipe.schedule.warmup = share_of(counted, steps);

@@ -119,7 +119,7 @@ mod tests {
     fn imported(before: &str, of_config: &str, of_adapter: &str) -> Imported {
         let script = format!(
             "import os\n{before}\nfrom unsloth import FastLanguageModel\nfrom trl import SFTConfig, SFTTrainer\n\
-             model, tokenizer = FastLanguageModel.from_pretrained(model_name = 'm', load_in_4bit = True)\n\
+             model, tokenizer = FastLanguageModel.from_pretrained(model_name = 'm', max_seq_length = 4096, load_in_4bit = True)\n\
              model = FastLanguageModel.get_peft_model(model, {of_adapter})\n\
              trainer = SFTTrainer(model = model, args = SFTConfig({of_config}))\ntrainer.train()\n"
         );
@@ -134,8 +134,8 @@ mod tests {
     }
 
     const CAPPED: &str = r#", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0"#;
-    /// One row of 4096 tokens.
-    const LONG: &str = "per_device_train_batch_size = 1, max_length = 4096";
+    /// One row, of as many tokens as the loader is told.
+    const LONG: &str = "per_device_train_batch_size = 1";
     const PLAIN: &str = "r = 16, lora_dropout = 0";
 
     fn tensors(shape: &ModelShape, setting: &StackSetting, device: &str) -> u64 {
