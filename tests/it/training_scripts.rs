@@ -192,9 +192,15 @@ const CASES: &[Case] = &[
             ("gradient_checkpointing", "full"),
             ("micro_batch", "8"),
             ("sequence_length", "1024"),
+            ("uncut", "false"),
             ("length", "3 epochs"),
         ],
         &["no `dtype`"],
+    ),
+    case(
+        "trl_uncut.py",
+        &[("tool", "trl"), ("rank", "8"), ("uncut", "true")],
+        &["the file cuts no rows: "],
     ),
     case(
         "trl_qlora.py",
@@ -533,6 +539,7 @@ fn field(imported: &Imported, name: &str) -> String {
             TrainingLength::Tokens(tokens) => format!("{tokens} tokens"),
         },
         "seed" => recipe.training.seed.to_string(),
+        "uncut" => imported.is_uncut.to_string(),
         name => {
             let row = setting(name).unwrap();
             (row.get)(recipe).map_or("none".to_owned(), |value| value.to_string())

@@ -55,6 +55,9 @@ const PASSED_OVER: &[&str] = &[
 /// Arguments of unsloth's function for adapters that it does not look at.
 const UNREAD_OF_ADAPTER: &[&str] = &["max_seq_length"];
 
+/// Arguments that turn something off by `None`, which is on where they are not given: TRL cuts no rows then.
+const OFF_BY_NONE: &[&str] = &["max_length"];
+
 /// Settings of quantization in the arguments of models and trainers.
 const QUANTIZATION_SETTINGS: &str = "quantization_config";
 
@@ -161,7 +164,7 @@ impl ScriptKeys {
             self.note(name, ground.to_string());
         }
         match bound.value.plain() {
-            Some(Value::Null) => {}
+            Some(Value::Null) if !OFF_BY_NONE.contains(&name) => {}
             Some(value) => {
                 self.values.insert(name.to_owned(), value);
                 self.locations.insert(name.to_owned(), location);
