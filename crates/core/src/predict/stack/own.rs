@@ -54,9 +54,10 @@ impl OwnEngine {
             outside_bytes: outside,
             seconds,
             tokens_per_s: seconds.map(|seconds| predicted.tokens / seconds.total()),
-            verdict: self
-                .device
-                .map(|device| verdict_of(peak + outside, reserve, device.usable_bytes(), Some(NOT_COMPARED))),
+            verdict: self.device.map(|device| {
+                let unproven = (!device.is_host()).then_some(NOT_COMPARED);
+                verdict_of(peak + outside, reserve, device.usable_bytes(), unproven)
+            }),
             memory: memory(&predicted.bytes),
         })
     }
