@@ -76,6 +76,12 @@ book action="build":
 schemas program="target/debug/peft-tune":
     scripts/checks/schemas.py {{program}} search_spaces/*.yaml
 
+# What `init --from` and `plan --check` say of a folder of configs of other tools: `just configs FOLDER --json all.json`
+[group('check')]
+configs folder *args:
+    cargo build --release --locked
+    scripts/checks/public_configs.py {{folder}} target/release/peft-tune {{args}}
+
 # Subjects of the commits since a revision: `area: reason`, at most 72 characters
 [group('check')]
 commits since="origin/main":

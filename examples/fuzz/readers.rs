@@ -19,6 +19,9 @@ use peft_tune_engine::tokenizer::{ChatTemplate, GenerationPrompt, SpecialTokens,
 /// Folder of the data files that tests read.
 const DATA: &str = "tests/fixtures/data";
 
+/// Folder of the scripts and notebooks that tests read.
+const SCRIPTS: &str = "tests/fixtures/scripts";
+
 /// A reader: its name, what it begins with, and what it does with bytes.
 pub(super) struct Reader {
     pub name: &'static str,
@@ -27,7 +30,7 @@ pub(super) struct Reader {
 }
 
 /// All readers.
-pub(super) const READERS: [Reader; 14] = [
+pub(super) const READERS: [Reader; 15] = [
     Reader {
         name: "space",
         inputs: |corpus| corpus.files("search_spaces", "yaml"),
@@ -42,6 +45,11 @@ pub(super) const READERS: [Reader; 14] = [
         name: "stacks",
         inputs: |_| STACKS.iter().map(|text| text.as_bytes().to_vec()).collect(),
         read: settings_of_stacks,
+    },
+    Reader {
+        name: "scripts",
+        inputs: |corpus| [corpus.files(SCRIPTS, "py"), corpus.files(SCRIPTS, "ipynb")].concat(),
+        read: scripts,
     },
     Reader {
         name: "config",
@@ -173,11 +181,20 @@ fn recipe(_: &Corpus, bytes: &[u8]) {
 
 fn settings_of_stacks(_: &Corpus, bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    for file in ["settings.yaml", "train.py"] {
-        if let Ok(imported) = import::parse_recipe(Path::new(file), &text, Some(Tool::Trl)) {
-            let _ = imported.params();
-            let _ = imported.setting().tokens();
-        }
+    settings(Path::new("settings.yaml"), &text);
+}
+
+fn scripts(_: &Corpus, bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    for file in ["train.py", "train.ipynb"] {
+        settings(Path::new(file), &text);
+    }
+}
+
+fn settings(path: &Path, text: &str) {
+    if let Ok(imported) = import::parse_recipe(path, text, Some(Tool::Trl)) {
+        let _ = imported.params();
+        let _ = imported.setting().tokens();
     }
 }
 
@@ -467,7 +484,7 @@ const STACKS: [&str; 4] = [
     "model_name_or_path: m\nuse_peft: true\nlora_r: 8\nlora_target_modules: [q_proj, v_proj]\nload_in_4bit: true\nmax_length: 512\n",
     "base_model: m\nadapter: qlora\nlora_r: 32\nlora_target_linear: true\nmicro_batch_size: 2\nsequence_len: 4096\nplugins: [a.b]\n",
     "model:\n  _component_: torchtune.models.llama3_1.qlora_llama3_1_8b\n  lora_rank: 16\nbatch_size: 2\ntokenizer:\n  max_seq_len: 1024\n",
-    "trl sft --model_name_or_path m --use_peft --lora_r 4 --per_device_train_batch_size=3\nx = f(r=16, names=[\"a\", 'b'])\n",
+    "trl sft --model_name_or_path m --use_peft --lora_r 4 --per_device_train_batch_size=3\n",
 ];
 
 const TEMPLATES: [&str; 3] = [

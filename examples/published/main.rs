@@ -89,7 +89,7 @@ fn predicted(row: &Value, models: &Value) -> Result<Value, String> {
         1.0
     };
     let fits = prediction.verdict.map(|verdict| match verdict.fit {
-        Fit::Fits => Value::Bool(true),
+        Fit::Fits | Fit::Unproven => Value::Bool(true),
         Fit::Uncertain => Value::Null,
         Fit::DoesNot => Value::Bool(false),
     });

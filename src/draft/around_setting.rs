@@ -24,12 +24,12 @@ pub(crate) struct Around<'a> {
     pub machine: &'a Machine,
     /// Rows of the data, about, where that is quick to say.
     pub rows: Option<u64>,
-    /// The built-in engine lacks the model's family, and TRL trains it.
+    /// The built-in engine lacks the model's family or the trainer, and TRL has it.
     pub trains_in_trl: bool,
 }
 
 /// Settings that are written even where they have their usual value.
-const SHOWN: [&str; 7] = [
+const SHOWN: [&str; 8] = [
     "method",
     "precision",
     "dropout",
@@ -37,6 +37,7 @@ const SHOWN: [&str; 7] = [
     "schedule",
     "warmup",
     "max_grad_norm",
+    "beta",
 ];
 
 /// Times that the searched learning rates lie below and above the own one.
@@ -65,7 +66,11 @@ pub(crate) fn study_around(around: &Around<'_>) -> String {
         heading(around),
         format!("study: {}\n\n", quoted(&name)),
         format!("model: {}\n", quoted(&near(&recipe.model, around.output))),
-        engine(around.trains_in_trl).to_owned(),
+        match recipe.trainer.is_sft() {
+            true => engine(around.trains_in_trl),
+            false => "backend: trl              # the built-in engine learns no preferences\n",
+        }
+        .to_owned(),
         data(&recipe.data, around.output),
         format!(
             "objectives: [throughput, peak_memory, loss]\nconstraints:\n  peak_memory: \"<= {limit} MiB\"\n\
@@ -169,7 +174,8 @@ fn searched(recipe: &Recipe, trains_in_trl: bool) -> Vec<Searched> {
     });
     let rows = batch.micro_batch * batch.gradient_accumulation;
     let mut micro_batches = neighbours(batch.micro_batch, rows);
-    micro_batches.retain(|micro_batch| rows.is_multiple_of(*micro_batch));
+    let least = recipe.trainer.row().least_micro_batch;
+    micro_batches.retain(|micro_batch| rows.is_multiple_of(*micro_batch) && *micro_batch >= least);
     all.push(Searched {
         name: "micro_batch",
         values: format!("{micro_batches:?}"),
@@ -280,8 +286,20 @@ fn as_share(name: &str, value: &ParamValue, recipe: &Recipe, rows: Option<u64>) 
         TrainingLength::Epochs(epochs) => EpochSteps::new(rows?, &recipe.batch).of_epochs(epochs),
         TrainingLength::Tokens(_) => return None,
     };
-    let share = counted / steps.max(1) as f64;
-    (share < 1.0).then(|| (rounded(share), steps))
+    let counted = counted as u64;
+    (counted < steps).then(|| (share_of(counted, steps), steps))
+}
+
+/// The shortest share from three digits on that is so many of these steps again, as a schedule rounds it up.
+fn share_of(counted: u64, steps: u64) -> f64 {
+    let share = counted as f64 / steps as f64;
+    let mut shorter = (3..=12).map(|digits| {
+        let unit = 10_f64.powi(digits);
+        (share * unit).floor() / unit
+    });
+    let is_it = |share: &f64| *share > 0.0 && (share * steps as f64).ceil() as u64 == counted;
+    // Between two numbers of steps none is rounded to another.
+    shorter.find(is_it).unwrap_or((counted as f64 - 0.5) / steps as f64)
 }
 
 fn baseline(searched: &[Searched]) -> String {
@@ -316,4 +334,30 @@ fn trial(around: &Around<'_>) -> String {
         lines(&json!(recipe.training)),
         recipe.training.seed,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_share_of_steps_is_the_same_steps_again(steps in 2_u64..1_000_000, part in 0.0_f64..1.0) {
+            let counted = ((steps as f64 * part) as u64).clamp(1, steps - 1);
+            let mut recipe = Recipe::new("m", DataSettings::default());
+            recipe.schedule.warmup = share_of(counted, steps);
+            prop_assert!(recipe.schedule.warmup < 1.0);
+            prop_assert_eq!(recipe.schedule.warmup_steps(steps), counted);
+        }
+    }
+
+    #[test]
+    fn shares_are_as_short_as_they_can_be() {
+        assert_eq!(
+            (share_of(5, 30), share_of(10, 100), share_of(1, 30_000)),
+            (0.166, 0.1, 0.00003)
+        );
+    }
 }

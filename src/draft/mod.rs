@@ -19,7 +19,7 @@ mod trial_size;
 pub(crate) use answers::{Answers, Renames, column};
 pub(crate) use around_setting::{Around, left_out, study_around};
 pub(crate) use choice_table::Chosen;
-pub(crate) use data_file::{about_rows, first_file, row_lengths};
+pub(crate) use data_file::{about_rows, first_file, row_lengths, rows_of};
 pub(crate) use machine::Machine;
 pub(crate) use memory_needs::Needs;
 pub(crate) use plan::Plan;

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::export::ExportRow;
 use super::import::ImportRow;
 use super::keys::ToolKeys;
+use super::known_keys::KnownKeys;
 use peft_tune_core::architecture::Family;
 use peft_tune_core::predict::stack::StackBehaviour;
 
@@ -18,6 +19,8 @@ pub(super) struct ToolRow {
     pub aliases: &'static [&'static str],
     /// Keys by which the tool's file says what recipes have.
     pub keys: ToolKeys,
+    /// Keys of its schema that recipes have no word for.
+    pub known: KnownKeys,
     /// Names that the tool has for the parts of a family, where it builds models by functions of its own; `null` for
     /// one that it has none of.
     pub family: Option<fn(Family) -> Value>,

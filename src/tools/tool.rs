@@ -5,6 +5,7 @@ use std::fmt;
 use serde_json::Value;
 
 use super::keys::ToolKeys;
+use super::known_keys::KnownKeys;
 use super::row::ToolRow;
 use peft_tune_core::architecture::Family;
 use peft_tune_core::predict::stack::{StackBehaviour, StackSetting};
@@ -93,6 +94,11 @@ impl Tool {
     /// Keys by which the tool's file says what recipes have.
     pub(crate) fn keys(self) -> &'static ToolKeys {
         &self.row().keys
+    }
+
+    /// Keys of its schema that recipes have no word for.
+    pub(in crate::tools) fn known_keys(self) -> &'static KnownKeys {
+        &self.row().known
     }
 
     /// What tools that build models by functions of their own call the parts of a family, by the tool's name.

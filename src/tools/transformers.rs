@@ -3,25 +3,6 @@
 use super::keys::Word;
 use peft_tune_core::recipe::{AttentionImplementation, OptimizerKind, ScheduleKind};
 
-/// What transformers, axolotl or torchao call the arithmetic of an optimizer beside the name that is written.
-const OPTIMIZERS_CALLED: &[(&str, OptimizerKind)] = &[
-    ("adamw_torch", OptimizerKind::AdamW),
-    ("adamw_torch_xla", OptimizerKind::AdamW),
-    ("adamw_torch_npu_fused", OptimizerKind::AdamW),
-    ("adamw_apex_fused", OptimizerKind::AdamW),
-    ("adamw_hf", OptimizerKind::AdamW),
-    ("adamw_bnb_8bit", OptimizerKind::AdamW8bit),
-    ("adamw_torch_8bit", OptimizerKind::AdamW8bit),
-    ("ao_adamw_8bit", OptimizerKind::AdamW8bit),
-    ("lion_pytorch", OptimizerKind::Lion),
-];
-
-/// The optimizer that is called `name` beside the name that is written.
-pub(super) fn optimizer_called(name: &str) -> Option<OptimizerKind> {
-    let found = OPTIMIZERS_CALLED.iter().find(|(called, _)| *called == name);
-    found.map(|(_, kind)| *kind)
-}
-
 /// An optimizer's name in `OptimizerNames`, which all its trainers take.
 pub(super) fn optimizer_name(kind: OptimizerKind) -> Option<&'static str> {
     match kind {

@@ -276,9 +276,14 @@ fn a_config_that_cannot_be_taken_over_says_why_and_what_to_do() {
     assert!(!folder.path().join("space.yaml").exists());
     let (code, told) = from(hub, &["--data", "train.jsonl"]);
     assert_eq!(code, Some(0), "{told}");
-    for part in ["`warp_factor`", "other columns", "a tenth of the training rows"] {
+    for part in ["`warp_factor`", "check their spelling", "a tenth of the training rows"] {
         assert!(told.contains(part), "{part}: {told}");
     }
+    // Other rows than the file's have other columns, which is nothing to tell.
+    assert!(
+        !told.contains("datasets.path") && !told.contains("other columns"),
+        "{told}"
+    );
     // axolotl leaves long rows out where its file says nothing of them.
     let text = std::fs::read_to_string(folder.path().join("space.yaml")).unwrap();
     assert!(
@@ -300,6 +305,64 @@ fn a_config_that_cannot_be_taken_over_says_why_and_what_to_do() {
         let (code, told) = from(text, data);
         assert_eq!(code, Some(2), "{text}: {told}");
         assert!(told.contains(part), "{part}: {told}");
+    }
+}
+
+#[test]
+fn the_tool_of_a_config_is_named_where_its_keys_do_not_tell_it() {
+    let folder = place();
+    let shared = "model_name_or_path: ./base\nper_device_train_batch_size: 2\nlora_rank: 4\n";
+    std::fs::write(folder.path().join("a.yaml"), shared).unwrap();
+    std::fs::write(folder.path().join("none.yaml"), "x: 1\n").unwrap();
+    let from = |arguments: &[&str]| {
+        let output = run(folder.path(), &[arguments, &["--data", "train.jsonl"]].concat());
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    let (code, told) = from(&["--from", "none.yaml"]);
+    assert!(code == Some(2) && told.contains("name the tool with --stack"), "{told}");
+    let (code, told) = from(&["--from", "none.yaml", "--stack", "axolotl"]);
+    assert!(code == Some(2) && told.contains("names no model"), "{told}");
+    let (code, told) = from(&["--from", "a.yaml", "--stack", "megatron"]);
+    assert!(code == Some(2) && told.contains("llamafactory"), "{told}");
+    let (code, told) = from(&["--model", "./base", "--stack", "trl"]);
+    assert!(code == Some(2) && told.contains("--from"), "{told}");
+    assert!(!folder.path().join("space.yaml").exists());
+    let (code, told) = from(&["--from", "a.yaml", "--stack", "llamafactory"]);
+    assert!(code == Some(0) && !told.contains("passed over"), "{told}");
+    let study = StudyFile::read_with(&folder.path().join("space.yaml"), ReadOptions { check_files: true }).unwrap();
+    assert_eq!(study.baseline["rank"].to_string(), "4");
+}
+
+#[test]
+fn configs_of_programs_that_are_not_read_are_refused_by_name() {
+    let folder = place();
+    for (text, title) in [
+        (
+            "model: ./base\ntrain_type: lora\nlora_rank: 8\ndataset: d\n",
+            "ms-swift",
+        ),
+        ("checkpoint_dir: ./base\nlora_r: 8\nlora_query: true\n", "litgpt"),
+        (
+            "model: ./base\npeft_config:\n  name: lora\n  r: 16\ncutoff_len: 64\n",
+            "LLaMA-Factory's newer form (v1)",
+        ),
+    ] {
+        std::fs::write(folder.path().join("a.yaml"), text).unwrap();
+        for arguments in [
+            &["init", "--from", "a.yaml", "--data", "train.jsonl"][..],
+            &["plan", "--check", "a.yaml"],
+            &["plan", "--check", "a.yaml", "--stack", "trl"],
+        ] {
+            let mut command = crate::program();
+            let output = command.args(arguments).current_dir(folder.path()).output().unwrap();
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{arguments:?}: {told}");
+            let refused = format!("a.yaml is a config of {title}, which is not read: write");
+            assert!(told.contains(&refused), "{arguments:?}: {told}");
+        }
     }
 }
 

@@ -122,6 +122,11 @@ mod predict;
 mod proposals;
 /// Trials that report on their way, and what a pruner makes of that.
 mod pruning;
+/// The script that counts what is said of public configs.
+#[cfg(unix)]
+mod public_configs;
+/// Peaks of memory that others print, beside predictions of their settings.
+mod published_peaks;
 /// Quantized weights against bitsandbytes.
 mod quant;
 /// Trainings that take a later quantization into account: gradients, what is merged of them, what is refused.
@@ -188,6 +193,8 @@ mod init;
 mod spaces_shipped;
 /// Sparse weights: what stays, trainings, searches, merged models and what is refused.
 mod sparsity;
+/// Plans of a study for one tool, and the baseline that they answer for.
+mod stack_baseline;
 /// The results database: files, layouts of other versions, resuming, being killed, and its document.
 mod store;
 
@@ -197,10 +204,16 @@ mod generate;
 mod profile;
 /// Models whose LM head is the embedding: adapters on either end, and files with another one.
 mod tied_embeddings;
+/// Files of other tools as people write them, through the program: what becomes of each key.
+mod tool_files;
+/// Small files of other tools by what they train: what is read of each, and what is refused by name.
+mod tool_tasks;
 /// Studies in experiment trackers.
 mod trackers;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.
 mod train;
+/// Scripts and notebooks that train, read as settings.
+mod training_scripts;
 /// Files that a trial in another stack trains from, beside what `export` writes.
 mod trial_files;
 /// One trial through a pool of workers; no tests of its own.

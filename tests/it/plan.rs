@@ -422,6 +422,10 @@ fn a_study_is_planned_for_another_stack_and_the_verdict_is_the_exit_code() {
     let components = plan["components"].as_object().unwrap();
     assert_eq!(components.values().filter_map(Value::as_u64).sum::<u64>(), peak);
     assert!(plan["limits"]["largest_micro_batch"].as_u64() >= Some(1));
+    let assumed = |of: &str| plan["assumed"][of].as_str().unwrap_or_default().to_owned();
+    assert_eq!(assumed("tool"), "TRL, as --stack says");
+    assert!(assumed("rows").ends_with("tokens, full"), "{plan:#}");
+    assert_eq!(assumed("device"), "one A100 80GB; --devices says how many");
     let small = called(folder.path(), &[&arguments[..], &["T4"]].concat());
     assert_eq!(small.status.code(), Some(7), "weights alone are 15 GiB");
     let unknown = called(folder.path(), &["plan", "space.yaml", "--stack", "megatron"]);
@@ -441,6 +445,8 @@ fn the_host_is_a_device_of_another_stack_and_rows_of_other_lengths_take_more_of_
     assert_eq!(here["device"], "cpu");
     assert!(here["tokens_per_s"].as_f64() > Some(0.0));
     let [alike, differ] = [planned(&[]), planned(&["--rows-differ"])];
+    let assumed = alike["assumed"]["device"].as_str().unwrap();
+    assert!(assumed.starts_with("none, and so no verdict"), "{assumed}");
     let of = |plan: &Value, key: &str| plan[key].as_u64().unwrap();
     // Without a device the CUDA context and the matrix library's workspace count.
     assert!(of(&here, "peak_tensors_bytes") < of(&alike, "peak_tensors_bytes"));
@@ -463,9 +469,30 @@ fn files_of_other_tools_are_checked_and_wrong_ones_named() {
     assert_eq!(checked.status.code(), Some(0), "{said}");
     assert!(said.contains("`warp`"), "{said}");
     let text = String::from_utf8_lossy(&checked.stdout).into_owned();
-    for part in ["plan for axolotl", "verdict       fits", "lever", "longest"] {
-        assert!(text.contains(part), "{text}");
+    for part in [
+        "plan for axolotl",
+        "verdict       fits by an unproven model: needs about",
+        "unproven      no measurement of axolotl was compared",
+        "assumed       tool: axolotl, told by keys that no other tool has",
+        "assumed       rows: 2048 tokens, as the file says, not packed",
+        "assumed       device: one L4; --devices says how many",
+        "lever",
+        "longest",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
     }
+    let arguments = ["plan", "--check", "axolotl.yaml", "--device", "L4", "--json"];
+    let plan: Value = serde_json::from_slice(&called(folder.path(), &arguments).stdout).unwrap();
+    assert_eq!(plan["verdict"]["fit"], "fits_by_an_unproven_model");
+    assert!(plan["verdict"]["unproven"].as_str().unwrap().contains("axolotl"));
+    for of in ["tool", "rows", "device"] {
+        assert!(
+            plan["assumed"][of].as_str().is_some_and(|said| !said.is_empty()),
+            "{plan:#}"
+        );
+    }
+    let levers = plan["levers"].as_array().unwrap();
+    assert!(levers.iter().all(|lever| lever["fit"] != "fits"), "{levers:#?}");
     std::fs::write(&file, "base_model: ./model\nsequence_len: long\n").unwrap();
     let wrong = called(folder.path(), &["plan", "--check", "axolotl.yaml"]);
     let said = String::from_utf8_lossy(&wrong.stderr);
@@ -493,6 +520,8 @@ fn this_program_s_own_engine_is_planned_in_the_same_words() {
     let components = plan["components"].as_object().unwrap();
     assert_eq!(components.values().filter_map(Value::as_u64).sum::<u64>(), peak);
     assert!(plan["tokens_per_s"].as_f64().is_some_and(|speed| speed > 0.0));
+    assert_eq!(plan["verdict"]["fit"], "fits_by_an_unproven_model", "{plan:#}");
+    assert_eq!(plan["assumed"]["tool"], "peft-tune, as --stack says");
     assert!(plan["limits"]["largest_micro_batch"].as_u64() >= Some(1));
     assert!(!plan["levers"].as_array().unwrap().is_empty() && !plan["frontier"].as_array().unwrap().is_empty());
 

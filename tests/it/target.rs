@@ -305,10 +305,13 @@ fn exported_from(micro_batch: u64) -> tempfile::TempDir {
 }
 
 fn export(folder: &Path, more: &[&str]) -> Output {
-    let arguments = [
-        "export", "--format", "trl", "--trial", "0", "--output", "out", "--force",
-    ];
-    peft_tune(folder, &[&arguments[..], more].concat())
+    let format: &[&str] = if more.contains(&"--format") {
+        &[]
+    } else {
+        &["--format", "trl"]
+    };
+    let arguments = ["export", "--trial", "0", "--output", "out", "--force"];
+    peft_tune(folder, &[&arguments[..], format, more].concat())
 }
 
 fn number_in(folder: &Path, key: &str) -> u64 {
@@ -391,6 +394,14 @@ fn strict_exports_are_refused_where_they_would_change() {
             "{}",
             errors_of(&output)
         );
+    }
+    // Of a tool that nothing was compared with, the need is told as what it is.
+    for (tool, is_told) in [("axolotl", true), ("trl", false)] {
+        let output = export(folder, &["--format", tool, "--device", "B200"]);
+        let said = errors_of(&output);
+        assert!(said.contains(&format!("{tool} will need about ")), "{said}");
+        let told = format!("what {tool} needs is predicted by an unproven model: ");
+        assert_eq!(said.contains(&told), is_told, "{said}");
     }
     let aimless = export(folder, &["--strict"]);
     assert_eq!(aimless.status.code(), Some(2));

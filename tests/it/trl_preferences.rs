@@ -5,6 +5,7 @@ use std::process::{Command, Output};
 
 use peft_tune::tools::Tool;
 use peft_tune::tools::import::parse_recipe;
+use peft_tune_core::recipe::TrainerKind;
 use serde_json::{Value, json};
 
 use crate::mocked::{errors_of, folder_with};
@@ -337,13 +338,32 @@ fn the_built_in_engine_refuses_other_trainers_and_predicts_nothing_of_them() {
 }
 
 #[test]
-fn a_file_that_compares_answers_is_not_silently_read_as_one_that_learns_them() {
+fn a_file_that_compares_answers_is_read_as_the_trainer_that_it_names_or_refused() {
     let text = "model_name_or_path: m\nuse_peft: true\nlora_r: 4\nmax_length: 64\n";
-    let notes = |text: &str| {
-        let imported = parse_recipe(Path::new("trl_dpo.yaml"), text, Some(Tool::Trl)).unwrap();
-        imported.notes.join("\n")
-    };
-    assert!(!notes(text).contains("preferences"), "{}", notes(text));
-    let told = notes(&format!("{text}beta: 0.3\n"));
-    assert!(told.contains("preferences") && told.contains("`trainer`"), "{told}");
+    let read = |name: &str, text: &str| parse_recipe(Path::new(name), text, Some(Tool::Trl));
+    assert_eq!(read("trl_dpo.yaml", text).unwrap().recipe.trainer, TrainerKind::Sft);
+    let text = format!("{text}beta: 0.3\n");
+    let by_name = read("trl_dpo.yaml", &text).unwrap();
+    assert_eq!(
+        (by_name.recipe.trainer, by_name.recipe.beta),
+        (TrainerKind::Dpo, Some(0.3))
+    );
+    assert!(
+        by_name.notes.join("\n").contains("by the name of the file"),
+        "{by_name:?}"
+    );
+    let told = read("config.yaml", &text).unwrap_err().to_string();
+    assert!(
+        told.contains("`beta: 0.3`") && told.contains("several trainers"),
+        "{told}"
+    );
+    for trainer in [TrainerKind::Dpo, TrainerKind::Kto, TrainerKind::Orpo] {
+        let heading = match trainer {
+            TrainerKind::Orpo => "# python trl_orpo.py --config a.yaml\n".to_owned(),
+            trainer => format!("# trl {trainer} --config a.yaml\n"),
+        };
+        let imported = read("config.yaml", &format!("{heading}{text}")).unwrap();
+        assert_eq!(imported.recipe.trainer, trainer);
+        assert_eq!(Some(imported.recipe.data.format), trainer.row().rows);
+    }
 }

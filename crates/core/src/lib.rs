@@ -10,7 +10,7 @@
 //! | 4 | [`predict`] |
 //! | 3 | [`plan`], [`space`] |
 //! | 2 | [`study`] |
-//! | 1 | [`architecture`], [`bounded`], [`fn@hexadecimal`], [`objective`], [`mod@panic`], [`protobuf`], [`quantity`], [`recipe`], [`score`], [`whole_file`] |
+//! | 1 | [`architecture`], [`bounded`], [`fn@hexadecimal`], [`objective`], [`mod@panic`], [`protobuf`], [`python_json`], [`quantity`], [`recipe`], [`score`], [`whole_file`] |
 
 pub mod architecture;
 pub mod bounded;
@@ -20,6 +20,7 @@ pub mod panic;
 pub mod plan;
 pub mod predict;
 pub mod protobuf;
+pub mod python_json;
 pub mod quantity;
 pub mod recipe;
 pub mod score;

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::cli::CliError;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use peft_tune_core::recipe::HubDataSet;
-use peft_tune_engine::hub::data_files;
+use peft_tune_engine::hub::{DataSetError, data_files};
 
 /// Looks whether a file of rows is there, or downloads a data set of the hub.
 ///
@@ -22,5 +22,21 @@ pub(in crate::cli) fn check_data(path: &Path) -> Result<(), CliError> {
             "no data at {}: name a file of rows, or hf://datasets/OWNER/NAME, with `--data`",
             path.display()
         ))),
+    }
+}
+
+/// Looks whether rows can be read as [`check_data`] does; `false` of a data set of the hub that is not on this machine while there is no
+/// network, or none is to be used.
+///
+/// # Errors
+/// Bad input: no such file or data set.
+pub(in crate::cli) fn is_here(path: &Path) -> Result<bool, CliError> {
+    if !HubDataSet::is_written(path) {
+        return check_data(path).map(|()| true);
+    }
+    match data_files(path, &mut DownloadProgress::default()) {
+        Ok(_) => Ok(true),
+        Err(DataSetError::NotCached { .. } | DataSetError::Unreachable { .. }) => Ok(false),
+        Err(error) => Err(CliError::bad_input(error)),
     }
 }

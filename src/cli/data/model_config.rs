@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::cli::CliError;
 use peft_tune_core::predict::stack::ModelShape;
+use peft_tune_core::python_json;
 
 /// The contents of a `config.json`.
 ///
@@ -15,7 +16,7 @@ pub(super) fn read_config(config: &Path) -> Result<Value, CliError> {
     let name = config.display();
     let text =
         std::fs::read_to_string(config).map_err(|error| CliError::bad(format!("cannot read {name}: {error}")))?;
-    serde_json::from_str(&text).map_err(|error| CliError::bad(format!("{name} is no JSON: {error}")))
+    python_json::from_str(&text).map_err(|error| CliError::bad(format!("{name} is no JSON: {error}")))
 }
 
 /// The dimensions in a `config.json`, for other stacks: the family need not be known here.

@@ -77,6 +77,25 @@ impl StudyRows {
         }
     }
 
+    /// Tokens of the longest row of a recipe, uncut; `None` where its rows or the tokenizer are not here, or where there are too many rows
+    /// to look at.
+    pub(in crate::cli) fn longest(recipe: &Recipe) -> Option<usize> {
+        let files = files_of(&recipe.model)?;
+        let here = on_disk(&recipe.data).ok()?;
+        let (recipe, sample) = quick(recipe, &here);
+        if sample.is_some() {
+            return None;
+        }
+        let data = prepared(&recipe, &files, Reading::shown()).ok()?;
+        let whole = data.at_length(UNCUT).ok()?;
+        let batch = batch_of(UNCUT, false);
+        let longest = [whole.train(), whole.held_out()].into_iter().filter_map(|set| {
+            let rows = BatchSource::new(set.clone(), &batch, RowOrder::File).ok()?;
+            row_tokens(&rows, recipe.trainer.sequences()).into_iter().max()
+        });
+        longest.max()
+    }
+
     /// What the prediction needs of them.
     ///
     /// # Errors
@@ -153,12 +172,16 @@ impl StudyRows {
 }
 
 fn dealt(data: &PreparedData, sequence_length: usize, packing: bool) -> Result<BatchSource, CliError> {
-    let batch = BatchSettings {
+    let batch = batch_of(sequence_length, packing);
+    BatchSource::new(data.train().clone(), &batch, RowOrder::File).map_err(CliError::bad_input)
+}
+
+fn batch_of(sequence_length: usize, packing: bool) -> BatchSettings {
+    BatchSettings {
         sequence_length,
         packing,
         ..BatchSettings::default()
-    };
-    BatchSource::new(data.train().clone(), &batch, RowOrder::File).map_err(CliError::bad_input)
+    }
 }
 
 /// Tokens of each sequence of rows that are not packed, those of a pair one after the other.

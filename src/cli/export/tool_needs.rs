@@ -8,7 +8,7 @@ use crate::export::ExportFormat;
 use crate::report::bytes;
 use crate::tools::Tool;
 use peft_tune_core::predict;
-use peft_tune_core::predict::stack::{ModelShape, StackDevice, made_to_fit};
+use peft_tune_core::predict::stack::{ModelShape, StackDevice, StackSetting, made_to_fit};
 use peft_tune_core::recipe::Recipe;
 
 /// The recipe that is written, and what is told of it.
@@ -75,12 +75,15 @@ impl Need {
     fn unchanged(recipe: &Recipe, stack: Tool, shape: &ModelShape) -> Self {
         let setting = stack.setting_of(recipe);
         let lines = match predict::stack::predict(shape, &setting, None) {
-            Ok(prediction) => vec![format!(
-                "{} will need about {} for this setting ({} of tensors); --device NAME says whether that fits",
-                stack.name(),
-                bytes(prediction.process_bytes as f64),
-                bytes(prediction.memory.tensors_bytes as f64),
-            )],
+            Ok(prediction) => {
+                let needs = format!(
+                    "{} will need about {} for this setting ({} of tensors); --device NAME says whether that fits",
+                    stack.name(),
+                    bytes(prediction.process_bytes as f64),
+                    bytes(prediction.memory.tensors_bytes as f64),
+                );
+                [needs].into_iter().chain(not_proven(&setting)).collect()
+            }
             Err(error) => vec![format!("warning: {error}")],
         };
         Self {
@@ -140,6 +143,16 @@ impl Need {
             bytes(prediction.process_bytes as f64),
             bytes(usable),
         ));
+        lines.extend(not_proven(&fitting));
         Ok(Self { recipe: written, lines })
     }
+}
+
+/// Line on a prediction that no measurement stands behind.
+fn not_proven(setting: &StackSetting) -> Option<String> {
+    let reason = setting.unproven()?;
+    Some(format!(
+        "what {} needs is predicted by an unproven model: {reason}",
+        setting.stack.name
+    ))
 }

@@ -25,10 +25,16 @@ pub(in crate::cli) struct Args {
     /// Device memory that trials may use, such as 16GiB
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
-    /// A config of yours to search around: of TRL (YAML, command line or script), axolotl, LLaMA-Factory, torchtune, unsloth, or
-    /// PEFT's adapter_config.json
+    /// A config of yours to search around: of TRL (YAML or command line), axolotl, LLaMA-Factory or torchtune, a script or notebook
+    /// that trains with TRL, transformers or unsloth, or PEFT's adapter_config.json
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
+    /// Tool that the config is for, where its keys do not tell: peft, trl, axolotl, llamafactory, torchtune or unsloth
+    #[arg(long, value_name = "TOOL", requires = "from")]
+    pub stack: Option<String>,
+    /// Name the keys of that config, too, that change nothing here
+    #[arg(long, requires = "from")]
+    pub verbose: bool,
     /// File to write
     #[arg(long, value_name = "FILE", default_value = "space.yaml")]
     pub output: PathBuf,

@@ -6,25 +6,35 @@ use super::args::Args;
 use super::base_model::family;
 use super::study_file::{survey, write};
 use crate::cli::CliError;
-use crate::cli::data::data_files::check_data;
+use crate::cli::data::data_files::is_here;
 use crate::cli::data::known_offline::model_folder;
+use crate::cli::data::matched_targets::match_targets;
+use crate::cli::data::model_config::model_shape;
 use crate::cli::data::model_family::ModelFamily;
+use crate::cli::data::uncut_rows::take_length;
 use crate::cli::terminal::output::tell;
-use crate::draft::{Around, Machine, about_rows, first_file, left_out, study_around};
+use crate::draft::{Around, Machine, first_file, left_out, rows_of, study_around};
 use crate::space::{ReadOptions, StudyFile};
+use crate::tools::Tool;
 use crate::tools::import::{self, Imported};
-use peft_tune_core::recipe::{DataFormat, HeldOut, HubDataSet, LossOn, TemplateTargets, TrainingData};
-use peft_tune_engine::data::recognise;
+use peft_tune_core::predict::stack::{StoredWeights, WeightForm};
+use peft_tune_core::recipe::{DataFormat, HeldOut, HubDataSet, LossOn, Precision, TemplateTargets, TrainingData};
+use peft_tune_engine::data::{check_first_row, recognise};
 
 /// Writes the file.
 ///
 /// # Errors
 /// Bad input: a config that cannot be read, without a model or without rows that can be read here.
 pub(super) fn run(args: &Args, from: &Path) -> Result<(), CliError> {
-    let mut imported = import::read_recipe(from, None).map_err(CliError::bad_input)?;
+    let stack = args.stack.as_deref().map(Tool::from_name).transpose();
+    let stack = stack.map_err(CliError::bad_input)?;
+    let mut imported = import::read_recipe(from, stack).map_err(CliError::bad_input)?;
     model(args, from, &mut imported)?;
     data(args, from, &mut imported)?;
     let family = family(&imported.recipe.model)?;
+    let rows = rows_of(&imported.recipe.data.train);
+    let rows = imported.with_rows(rows);
+    of_model(&mut imported, family.as_ref())?;
     let machine = Machine::look();
     let memory_bytes = args.memory.map_or(machine.usable_bytes, |memory| memory.0);
     let around = Around {
@@ -33,8 +43,8 @@ pub(super) fn run(args: &Args, from: &Path) -> Result<(), CliError> {
         output: &args.output,
         memory_bytes,
         machine: &machine,
-        rows: rows_of(&imported),
-        trains_in_trl: matches!(family, Some(ModelFamily::Other(_))),
+        rows,
+        trains_in_trl: matches!(family, Some(ModelFamily::Other(_))) || !imported.recipe.trainer.is_sft(),
     };
     let text = study_around(&around);
     // Checked as a search will read it, before anything is written.
@@ -43,31 +53,83 @@ pub(super) fn run(args: &Args, from: &Path) -> Result<(), CliError> {
     for note in notes(&imported, around.trains_in_trl) {
         tell(format_args!("warning: {note}"));
     }
-    if let Some(architecture) = family.as_ref().and_then(ModelFamily::architecture) {
+    if args.verbose && !imported.silent.is_empty() {
+        let keys = imported.silent.join("`, `");
+        tell(format_args!("without effect on a study: `{keys}`"));
+    }
+    // The built-in engine's settings are counted, which has no trainers of preferences.
+    let predicted = family.as_ref().filter(|_| imported.recipe.trainer.is_sft());
+    if let Some(architecture) = predicted.and_then(ModelFamily::architecture) {
         tell(format_args!("{}", survey(&study, architecture, &machine)));
     }
     write(args, &text)
 }
 
-/// Rows that are read of the data, about.
-fn rows_of(imported: &Imported) -> Option<u64> {
-    let data = &imported.recipe.data;
-    let rows: Option<u64> = data.train.files().map(|path| about_rows(path)).sum();
-    rows.map(|rows| rows.min(data.max_rows.unwrap_or(usize::MAX) as u64))
-}
-
-/// What the file could not say here.
+/// What the file could not say here: first what trains otherwise there.
 fn notes(imported: &Imported, trains_in_trl: bool) -> Vec<String> {
-    let mut all = imported.notes.clone();
+    let mut all = imported.told.clone();
+    all.extend(imported.notes.iter().cloned());
     all.extend(imported.data_notes.iter().cloned());
     all.extend(left_out(&imported.recipe, trains_in_trl));
-    if !imported.unread.is_empty() {
-        all.push(format!(
-            "passed over, as no setting is called so: `{}`; check their spelling",
-            imported.unread.join("`, `")
+    all.extend(imported.unread_note());
+    all
+}
+
+/// What the model decides: target modules by their names, the length of rows, and codes that its weights are in.
+fn of_model(imported: &mut Imported, family: Option<&ModelFamily>) -> Result<(), CliError> {
+    let told = match_targets(imported, family.and_then(ModelFamily::architecture))?;
+    imported.notes.extend(told);
+    let positions = family.and_then(positions_of);
+    if imported.is_uncut {
+        let told = take_length(&mut imported.recipe, positions);
+        imported.notes.push(told);
+    }
+    let length = imported.recipe.batch.sequence_length;
+    if let Some(positions) = positions.filter(|positions| length as u64 > *positions) {
+        imported.recipe.batch.sequence_length = positions as usize;
+        imported.notes.push(format!(
+            "rows of {length} tokens are longer than the {positions} positions of the model: {positions} tokens are taken \
+             (`sequence_length`)"
         ));
     }
-    all
+    let config = model_folder(&imported.recipe.model).map(|folder| folder.join("config.json"));
+    if let Some(stored) = config.and_then(|config| model_shape(&config).ok()?.stored) {
+        let told = take_weights(imported, &stored);
+        imported.notes.push(told);
+    }
+    Ok(())
+}
+
+/// Positions of a model, as far as its file tells them.
+fn positions_of(family: &ModelFamily) -> Option<u64> {
+    match family {
+        ModelFamily::Known(architecture) => Some(architecture.max_positions as u64),
+        ModelFamily::Other(other) => other.shape.as_ref().ok()?.max_positions,
+    }
+}
+
+/// Takes the precision of a checkpoint that bitsandbytes quantized, and says what becomes of one that something else did.
+fn take_weights(imported: &mut Imported, stored: &StoredWeights) -> String {
+    let (method, recipe) = (&stored.method, &mut imported.recipe);
+    let own = match stored.form {
+        WeightForm::Int8 => Some(Precision::Int8),
+        WeightForm::Nf4 => Some(Precision::Nf4),
+        WeightForm::Nf4Double => Some(Precision::Nf4Double),
+        WeightForm::Numbers | WeightForm::Gptq4 | WeightForm::Gptq8 => None,
+    };
+    match own.filter(|_| recipe.adapter.is_some()) {
+        Some(precision) => {
+            recipe.precision = precision;
+            format!(
+                "the model's config.json says that its weights are quantized ({method}): `precision: {precision}` is taken"
+            )
+        }
+        None => format!(
+            "the model's config.json says that its weights are quantized ({method}): other tools keep them so, and the built-in engine \
+             has them in {}",
+            recipe.precision
+        ),
+    }
 }
 
 /// The model: as it is given, or as the file names it, beside the file where it lies there.
@@ -92,8 +154,7 @@ fn model(args: &Args, from: &Path, imported: &mut Imported) -> Result<(), CliErr
 /// The rows: as they are given, or as the file names them; what they are is looked up in the first of them.
 fn data(args: &Args, from: &Path, imported: &mut Imported) -> Result<(), CliError> {
     if let Some(given) = &args.data {
-        imported.recipe.data.train = TrainingData::from(given);
-        imported.data_notes.clear();
+        replace_rows(imported, given);
     }
     let data = &mut imported.recipe.data;
     let Some(first) = data.train.files().next().cloned() else {
@@ -106,7 +167,50 @@ fn data(args: &Args, from: &Path, imported: &mut Imported) -> Result<(), CliErro
             from.display()
         )));
     };
-    data.train.files().try_for_each(|path| check_data(path))?;
+    let mut away = Vec::new();
+    for path in data.train.files() {
+        if !is_here(path)? {
+            away.push(path.display().to_string());
+        }
+    }
+    held_out(imported);
+    if away.is_empty() {
+        return format(&first, imported);
+    }
+    imported.data_notes.push(format!(
+        "{} cannot be had now: `search` downloads it, and its columns are taken as the file says",
+        away.join(", ")
+    ));
+    Ok(())
+}
+
+/// Puts other rows in the place of the file's own, with all that it says of these.
+fn replace_rows(imported: &mut Imported, given: &Path) {
+    let data = &mut imported.recipe.data;
+    data.train = TrainingData::from(given);
+    // Rows of preferences have the layout of their trainer.
+    if imported.recipe.trainer.is_sft() {
+        data.format = DataFormat::Auto;
+    }
+    data.columns.clear();
+    imported.later.read = None;
+    imported.data_notes.clear();
+    if let Some(rows) = data.max_rows.take() {
+        imported.data_notes.push(format!(
+            "the first {rows} rows are read there, and all of `--data` here (`data.max_rows`)"
+        ));
+    }
+    if !data.held_out.files().is_empty() {
+        data.held_out = HeldOut::Files(Vec::new());
+        imported
+            .data_notes
+            .push("the file's held-out rows are its own data's, and none of `--data`".to_owned());
+    }
+}
+
+/// Held-out rows that are not here, or not named, are a share of the others.
+fn held_out(imported: &mut Imported) {
+    let data = &mut imported.recipe.data;
     let missing: Vec<&PathBuf> = data
         .held_out
         .files()
@@ -126,8 +230,9 @@ fn data(args: &Args, from: &Path, imported: &mut Imported) -> Result<(), CliErro
     if note.is_some() {
         data.held_out = HeldOut::default();
     }
+    // A number of rows becomes a share of them.
+    let note = note.filter(|_| imported.later.held_out.is_none());
     imported.data_notes.extend(note);
-    format(&first, imported)
 }
 
 fn format(first: &Path, imported: &mut Imported) -> Result<(), CliError> {
@@ -137,10 +242,14 @@ fn format(first: &Path, imported: &mut Imported) -> Result<(), CliError> {
         DataFormat::Auto => Default::default(),
         _ => imported.recipe.data.columns.clone(),
     };
+    let no_rows = || CliError::bad(format!("{} has no rows", first.display()));
+    if !imported.recipe.trainer.is_sft() {
+        // Columns alone do not tell answers from preferences.
+        let has_rows = check_first_row(&first_file(first), named, &columns).map_err(CliError::bad_input)?;
+        return has_rows.then_some(()).ok_or_else(no_rows);
+    }
     let found = recognise(&first_file(first), &columns).map_err(CliError::bad_input)?;
-    let Some(found) = found else {
-        return Err(CliError::bad(format!("{} has no rows", first.display())));
-    };
+    let found = found.ok_or_else(no_rows)?;
     if named != DataFormat::Auto && named != found {
         imported.data_notes.push(format!(
             "{} has other columns than the file says: they are taken as they are",
@@ -148,6 +257,9 @@ fn format(first: &Path, imported: &mut Imported) -> Result<(), CliError> {
         ));
         imported.recipe.data.columns.clear();
         imported.recipe.data.loss_on = LossOn::Completions;
+        imported.recipe.data.template_targets = TemplateTargets::All;
+    }
+    if !matches!(found, DataFormat::Messages | DataFormat::Sharegpt) {
         imported.recipe.data.template_targets = TemplateTargets::All;
     }
     imported.recognised(found);

@@ -8,6 +8,7 @@ use crate::cli::CliError;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::write_result;
 use peft_tune_core::architecture::{Architecture, Family};
+use peft_tune_core::python_json;
 use peft_tune_core::whole_file::write_whole;
 use peft_tune_engine::BaseModel;
 use peft_tune_engine::hub::ModelFiles;
@@ -56,7 +57,7 @@ fn adopted_config(path: &Path, family: Family) -> anyhow::Result<String> {
     use anyhow::Context;
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut config: Map<String, Value> =
-        serde_json::from_str(&text).with_context(|| format!("{} is not valid JSON", path.display()))?;
+        python_json::from_str(&text).with_context(|| format!("{} is not valid JSON", path.display()))?;
     let before = config.insert("model_type".to_owned(), family.name().into());
     config.insert("adopted_model_type".to_owned(), before.unwrap_or_default());
     Ok(format!("{:#}\n", Value::Object(config)))

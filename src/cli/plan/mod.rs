@@ -1,6 +1,7 @@
 //! `peft-tune plan`: what settings would cost, here and in other tools.
 
 mod args;
+mod baseline_setting;
 mod command;
 mod own_engine;
 mod stack;

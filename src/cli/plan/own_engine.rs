@@ -3,10 +3,11 @@
 
 use std::path::Path;
 
+use super::baseline_setting::baseline_recipe;
 use super::stack_args::StackArgs;
-use super::stack_plan::{FrontierPoint, StackPlan, lengths_around};
+use super::stack_plan::{Assumed, FrontierPoint, StackPlan, lengths_around};
 use crate::cli::CliError;
-use crate::cli::data::study_file::{base_of, study_of};
+use crate::cli::data::study_file::study_of;
 use crate::cli::data::study_rows::lengths_of;
 use crate::report::bytes;
 use peft_tune_core::architecture::Architecture;
@@ -51,7 +52,7 @@ pub(super) fn planned(
         ));
     }
     let (study, has_data) = study_of(file)?;
-    let mut recipe = base_of(&study)?.clone();
+    let mut recipe = baseline_recipe(&study)?;
     let lengths = lengths_of(&study, &recipe, has_data)?;
     let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&recipe.batch));
     let note = longest.and_then(|longest| shorten(&mut recipe, longest));
@@ -78,6 +79,15 @@ pub(super) fn planned(
         format!("updates take {share} of the host's memory")
     });
     let frontier = device.map(|_| frontier(&engine, &recipe, most)).transpose();
+    let tokens = recipe.batch.sequence_length;
+    let assumed = Assumed {
+        tool: format!("{}, as --stack says", OwnEngine::NAME),
+        rows: match note {
+            Some(_) => format!("{tokens} tokens, as the longest of the data"),
+            None => format!("{tokens} tokens, full"),
+        },
+        device: Assumed::devices(device, recipe.batch.devices as u64, args.devices.is_some()),
+    };
     Ok(StackPlan {
         stack: OwnEngine::NAME,
         parameters,
@@ -87,6 +97,7 @@ pub(super) fn planned(
         frontier: frontier.map_err(CliError::bad_input)?.unwrap_or_default(),
         levers: engine.levers(&recipe).map_err(CliError::bad_input)?,
         lengths,
+        assumed,
         notes: note.into_iter().chain(on_host).collect(),
         model: recipe.model,
         device,

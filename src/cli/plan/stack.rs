@@ -2,23 +2,29 @@
 
 use std::path::Path;
 
+use super::baseline_setting::baseline_recipe;
 use super::own_engine;
 use super::stack_args::StackArgs;
-use super::stack_plan::{FrontierPoint, StackPlan, lengths_around};
-use super::stack_text::{setting_text, to_json, to_text};
+use super::stack_plan::{Assumed, FrontierPoint, StackPlan, lengths_around};
+use super::stack_text::{setting_text, to_json, to_text, weights_text};
 use crate::cli::CliError;
+use crate::cli::data::matched_targets::match_targets;
 use crate::cli::data::model_family::shape_of;
-use crate::cli::data::study_file::{base_of, study_of};
+use crate::cli::data::study_file::study_of;
 use crate::cli::data::study_rows::lengths_of;
+use crate::cli::data::uncut_rows::take_length;
 use crate::cli::forecast;
 use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::Lengths;
 use crate::store::Store;
 use crate::tools::Tool;
-use crate::tools::import;
+use crate::tools::import::{self, Imported};
+use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
 use peft_tune_core::predict::stack::{Fit, HOST, ModelShape, Sharing, StackDevice, StackSetting, levers, limits};
+use peft_tune_core::recipe::TrainerKind;
+use peft_tune_engine::hub::ModelFiles;
 
 /// Plans and prints. The verdict is the exit code: 0 fits, 7 does not, 8 uncertain.
 ///
@@ -50,7 +56,7 @@ pub(super) fn run(
     match plan.prediction.verdict.map(|verdict| verdict.fit) {
         Some(Fit::DoesNot) => Err(CliError::DoesNotFit),
         Some(Fit::Uncertain) => Err(CliError::MayNotFit),
-        Some(Fit::Fits) | None => Ok(()),
+        Some(Fit::Fits | Fit::Unproven) | None => Ok(()),
     }
 }
 
@@ -74,6 +80,11 @@ struct Asked {
     setting: StackSetting,
     model: String,
     lengths: Option<Lengths>,
+    /// The tool and its rows, as a verdict's grounds have them.
+    tool: String,
+    rows: String,
+    /// Whether the number of devices is said.
+    counts_devices: bool,
     notes: Vec<String>,
 }
 
@@ -89,6 +100,7 @@ fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Tool>) -> Result<A
     };
     if let Some(devices) = args.devices {
         asked.setting.devices = devices;
+        asked.counts_devices = true;
     } else if asked.setting.sharing != Sharing::Copies && asked.setting.devices == 1 {
         asked
             .notes
@@ -101,9 +113,27 @@ fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Tool>) -> Result<A
 }
 
 fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, CliError> {
-    let imported = import::read_recipe(path, stack).map_err(CliError::bad_input)?;
+    let mut imported = import::read_recipe(path, stack).map_err(CliError::bad_input)?;
+    check_trainer(
+        imported.recipe.trainer,
+        imported.tool,
+        "make a study of it with `init --from`, and plan that with `--stack trl`",
+    )?;
+    let named = Some(imported.recipe.model.clone()).filter(|model| !model.is_empty());
+    let model = args.model.clone().or(named).ok_or_else(|| {
+        CliError::bad(format!(
+            "{} names no model; give its folder with --model",
+            path.display()
+        ))
+    })?;
+    let of_model = of_model(&mut imported, &model)?;
+    if args.verbose && !imported.silent.is_empty() {
+        let keys = imported.silent.join("`, `");
+        tell(format_args!("without effect on memory and speed: `{keys}`"));
+    }
     let setting = imported.setting();
-    let mut notes = imported.assumed;
+    let mut notes = std::mem::take(&mut imported.assumed);
+    notes.extend(of_model);
     if !imported.uncounted.is_empty() {
         let keys = imported.uncounted.join("`, `");
         notes.push(format!(
@@ -111,41 +141,83 @@ fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, 
             path.display()
         ));
     }
-    let named = Some(imported.recipe.model).filter(|model| !model.is_empty());
-    let model = args.model.clone().or(named).ok_or_else(|| {
-        CliError::bad(format!(
-            "{} names no model; give its folder with --model",
-            path.display()
-        ))
-    })?;
     Ok(Asked {
+        tool: format!("{}, told {}", imported.tool.title(), imported.told_by),
+        rows: rows_of(&setting, &imported),
         setting,
         model,
         lengths: None,
+        counts_devices: false,
         notes,
     })
 }
 
+/// What the model decides of a file: target modules by their names, and the length of rows that nothing cuts. Returns what is to be said.
+fn of_model(imported: &mut Imported, model: &str) -> Result<Vec<String>, CliError> {
+    let mut told = Vec::new();
+    imported.recipe.model = model.to_owned();
+    if imported.expression.is_some() {
+        let config = ModelFiles::resolve_config(model).map_err(CliError::bad_input)?;
+        let architecture = Architecture::from_config(&config).ok();
+        told.extend(match_targets(imported, architecture.as_ref())?);
+    }
+    if imported.is_uncut {
+        let positions = shape_of(model)?.max_positions;
+        told.push(take_length(&mut imported.recipe, positions));
+    }
+    Ok(told)
+}
+
+/// Rows of a settings file in words.
+fn rows_of(setting: &StackSetting, imported: &Imported) -> String {
+    let tokens = setting.sequence_length;
+    let whose = match imported.said.contains("sequence_length") {
+        _ if imported.is_uncut => "as nothing cuts them",
+        true => "as the file says",
+        false => "as the tool has it where the file says nothing",
+    };
+    let filled = match imported.recipe.batch.packing {
+        true => "packed, so that each is full",
+        false => "not packed: the figures are those of micro-batches whose longest row is full",
+    };
+    format!("{tokens} tokens, {whose}, {filled}")
+}
+
 fn studied(file: &Path, args: &StackArgs, stack: Tool) -> Result<Asked, CliError> {
     let (study, has_data) = study_of(file)?;
-    let base = base_of(&study)?;
-    if !stack.predicts(base.trainer) {
-        return Err(CliError::bad(format!(
-            "`trainer: {}` is predicted as TRL trains it, and not in {}; write `--stack trl`",
-            base.trainer,
-            stack.title()
-        )));
-    }
-    let mut setting = stack.setting_of(base);
-    let lengths = lengths_of(&study, base, has_data)?;
-    let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&base.batch));
+    let recipe = baseline_recipe(&study)?;
+    check_trainer(recipe.trainer, stack, "write `--stack trl`")?;
+    let mut setting = stack.setting_of(&recipe);
+    let lengths = lengths_of(&study, &recipe, has_data)?;
+    let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&recipe.batch));
     let note = longest.and_then(|longest| shorten(&mut setting, longest));
+    let rows = match note {
+        Some(_) => format!(
+            "{} tokens, as the longest of the data is padded",
+            setting.sequence_length
+        ),
+        None => format!("{} tokens, full", setting.sequence_length),
+    };
     Ok(Asked {
         setting,
-        model: args.model.clone().unwrap_or_else(|| base.model.clone()),
+        model: args.model.clone().unwrap_or(recipe.model),
         lengths,
+        tool: format!("{}, as --stack says", stack.title()),
+        rows,
+        counts_devices: recipe.batch.devices > 1,
         notes: note.into_iter().collect(),
     })
+}
+
+/// Refuses a trainer that is predicted of another stack alone.
+fn check_trainer(trainer: TrainerKind, stack: Tool, instead: &str) -> Result<(), CliError> {
+    match stack.predicts(trainer) {
+        true => Ok(()),
+        false => Err(CliError::bad(format!(
+            "`trainer: {trainer}` is predicted as TRL trains it, and not in {}; {instead}",
+            stack.title()
+        ))),
+    }
 }
 
 /// Takes the longest row of the data for the longest that can be, as the stack pads it; says so.
@@ -163,13 +235,14 @@ fn shorten(setting: &mut StackSetting, longest: usize) -> Option<String> {
 
 fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliError> {
     let shape = shape_of(&asked.model)?;
-    let setting = asked.setting;
+    let setting = asked.setting.on(&shape).as_run(&shape);
     let prediction = predict::stack::predict(&shape, &setting, device).map_err(CliError::bad_input)?;
     let mut notes = asked.notes;
-    if !shape.is_known {
-        let kind = &shape.model_type;
+    notes.extend(layout_note(&shape));
+    if let Some(stored) = &shape.stored {
+        let (method, form) = (&stored.method, weights_text(stored.form));
         notes.push(format!(
-            "the layout `{kind}` is not known: that of a plain decoder is assumed, and the reserve is wider"
+            "the model's config.json says that its weights are quantized ({method}): they are counted as {form}"
         ));
     }
     if let Some(most) = shape.max_positions.filter(|most| setting.sequence_length > *most) {
@@ -203,9 +276,26 @@ fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliEr
         levers: levers.map_err(CliError::bad_input)?,
         model: asked.model,
         lengths: asked.lengths,
+        assumed: Assumed {
+            tool: asked.tool,
+            rows: asked.rows,
+            device: Assumed::devices(device, setting.devices, asked.counts_devices),
+        },
         device,
         prediction,
         notes,
+    })
+}
+
+/// What is to be said of a model whose layers are taken for those of a plain decoder.
+fn layout_note(shape: &ModelShape) -> Option<String> {
+    let kind = &shape.model_type;
+    (!shape.is_known).then(|| match shape.counted {
+        Some(_) => format!(
+            "the layers of `{kind}` are not all alike: their weights are counted, all else is that of a plain decoder, and the \
+             reserve is wider"
+        ),
+        None => format!("the layout `{kind}` is not known: that of a plain decoder is assumed, and the reserve is wider"),
     })
 }
 

@@ -17,6 +17,9 @@ pub(super) struct StackArgs {
     /// config, an adapter_config.json.
     #[arg(long, value_name = "FILE", conflicts_with = "file")]
     pub check: Option<PathBuf>,
+    /// Name the keys of that file, too, that change neither memory nor speed.
+    #[arg(long, requires = "check")]
+    pub verbose: bool,
     /// The model's folder or hub id, where the file names another.
     #[arg(long, value_name = "MODEL", requires = "planned")]
     pub model: Option<String>,

@@ -1,5 +1,7 @@
 //! A plan for another tool, before it is text or JSON.
 
+use serde::Serialize;
+
 use crate::report::Lengths;
 use peft_tune_core::predict::stack::{Lever, Limits, StackDevice, StackPrediction};
 
@@ -19,7 +21,33 @@ pub(super) struct StackPlan {
     pub levers: Vec<Lever>,
     /// Lengths of the study's rows, where they could be looked at.
     pub lengths: Option<Lengths>,
+    pub assumed: Assumed,
     pub notes: Vec<String>,
+}
+
+/// Grounds of a verdict that its input need not say, in words.
+#[derive(Debug, Serialize)]
+pub(super) struct Assumed {
+    /// The tool that trains, and what told it.
+    pub tool: String,
+    /// Tokens of a row, and how far rows are filled.
+    pub rows: String,
+    /// The devices, and who named them.
+    pub device: String,
+}
+
+impl Assumed {
+    /// Devices of a plan: one kind and their number, which `--devices` says where it is said.
+    pub(super) fn devices(device: Option<StackDevice>, count: u64, is_said: bool) -> String {
+        let Some(device) = device else {
+            return "none, and so no verdict and no speed: --device names one".to_owned();
+        };
+        let name = device.sheet.name;
+        match (count, is_said) {
+            (1, false) => format!("one {name}; --devices says how many"),
+            (count, _) => format!("{count} x {name}"),
+        }
+    }
 }
 
 /// The largest micro-batch at one length, and its speed.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::json;
 
-use super::stack_plan::StackPlan;
+use super::stack_plan::{Assumed, StackPlan};
 use crate::report::{Padder, bytes, duration, metric_value, printable};
 use peft_tune_core::objective::THROUGHPUT;
 use peft_tune_core::predict::stack::{
@@ -33,13 +33,23 @@ pub(super) fn to_text(plan: &StackPlan, width: Option<usize>) -> String {
             let reserve = size_of(verdict.reserve_bytes);
             let least = size_of(verdict.least_bytes);
             let words = verdict.fit.words();
+            let needs = if verdict.unproven.is_some() {
+                "needs about"
+            } else {
+                "at least"
+            };
             line(
                 "verdict",
-                &format!(
-                    "{words}: at least {least} of {usable}, and {reserve} must be left for the prediction's error"
-                ),
+                &format!("{words}: {needs} {least} of {usable}, and {reserve} must be left for the prediction's error"),
             );
+            if let Some(reason) = verdict.unproven {
+                line("unproven", reason);
+            }
         }
+    }
+    let Assumed { tool, rows, device } = &plan.assumed;
+    for (of, value) in [("tool", tool), ("rows", rows), ("device", device)] {
+        line("assumed", &format!("{of}: {value}"));
     }
     line("peak", &peak(plan));
     let phases = memory
@@ -144,6 +154,7 @@ pub(super) fn to_json(plan: &StackPlan) -> String {
         "frontier": frontier,
         "levers": plan.levers,
         "data": plan.lengths,
+        "assumed": plan.assumed,
         "notes": plan.notes,
     });
     format!("{value:#}\n")
@@ -190,14 +201,7 @@ pub(super) fn setting_text(setting: &StackSetting) -> String {
         } => "",
         _ => ", a reference in each step",
     };
-    let weights = match setting.weights {
-        WeightForm::Numbers => "not quantized",
-        WeightForm::Int8 => "int8",
-        WeightForm::Nf4 => "nf4",
-        WeightForm::Nf4Double => "nf4, double",
-        WeightForm::Gptq4 => "GPTQ of 4 bits",
-        WeightForm::Gptq8 => "GPTQ of 8 bits",
-    };
+    let weights = weights_text(setting.weights);
     let attention = match setting.attention {
         AttentionForm::Eager => "eager",
         AttentionForm::Sdpa => "sdpa",
@@ -208,6 +212,18 @@ pub(super) fn setting_text(setting: &StackSetting) -> String {
          {attention}{devices}",
         setting.micro_batch, setting.gradient_accumulation, setting.sequence_length
     )
+}
+
+/// Form of weights in words.
+pub(super) fn weights_text(form: WeightForm) -> &'static str {
+    match form {
+        WeightForm::Numbers => "not quantized",
+        WeightForm::Int8 => "int8",
+        WeightForm::Nf4 => "nf4",
+        WeightForm::Nf4Double => "nf4, double",
+        WeightForm::Gptq4 => "GPTQ of 4 bits",
+        WeightForm::Gptq8 => "GPTQ of 8 bits",
+    }
 }
 
 fn sharing_name(sharing: Sharing) -> String {

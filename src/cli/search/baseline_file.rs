@@ -7,8 +7,9 @@ use crate::cli::CliError;
 use crate::cli::terminal::output::tell;
 use crate::space::{ReadOptions, RecipeFile};
 use crate::tools::import::{self, StackFileError};
+use peft_tune_core::recipe::Recipe;
 use peft_tune_core::recipe::settings::{setting, settings};
-use peft_tune_core::study::Params;
+use peft_tune_core::study::{ParamValue, Params};
 
 /// The settings that the file at `path` says.
 ///
@@ -17,12 +18,21 @@ use peft_tune_core::study::Params;
 pub(super) fn read(path: &Path) -> Result<Params, CliError> {
     let imported = match import::read_recipe(path, None) {
         Ok(imported) => imported,
-        Err(error @ StackFileError::UnknownTool { .. }) => {
-            return of_recipe(path).ok_or_else(|| CliError::bad_input(error));
+        Err(StackFileError::UnknownTool { known, .. }) => {
+            return of_recipe(path).ok_or_else(|| {
+                CliError::bad(format!(
+                    "{file} has no key that tells its tool, and is no recipe: give a file of {known}, or write a study around it \
+                     by `peft-tune init --from {file} --stack TOOL`",
+                    file = path.display()
+                ))
+            });
         }
         Err(error) => return Err(CliError::bad_input(error)),
     };
-    let params = imported.params();
+    let mut params = imported.params();
+    if imported.expression.is_some() {
+        params.remove("target_modules");
+    }
     if params.is_empty() {
         return Err(CliError::bad_input(anyhow::anyhow!(
             "{}: none of its keys is a setting: give a config of TRL, axolotl, LLaMA-Factory, torchtune or PEFT",
@@ -30,14 +40,14 @@ pub(super) fn read(path: &Path) -> Result<Params, CliError> {
         )));
     }
     tell_params(path, &params);
-    for note in &imported.notes {
-        tell(format_args!("warning: {note}"));
-    }
-    if !imported.unread.is_empty() {
+    if let Some(expression) = &imported.expression {
         tell(format_args!(
-            "passed over, as no setting is called so: {}",
-            imported.unread.join(", ")
+            "warning: the expression `{expression}` is held against no model here: write `target_modules` of the baseline in the study"
         ));
+    }
+    let notes = imported.told.iter().chain(&imported.notes).cloned();
+    for note in notes.chain(imported.unread_note()) {
+        tell(format_args!("warning: {note}"));
     }
     Ok(params)
 }
@@ -51,6 +61,23 @@ fn of_recipe(path: &Path) -> Option<Params> {
         .collect();
     tell_params(path, &params);
     Some(params)
+}
+
+/// Takes the trainer of a file out of its values: a study has one, which has to be the same.
+///
+/// # Errors
+/// Bad input: another trainer than the study's.
+pub(super) fn settle_trainer(path: &Path, params: &mut Params, base: Option<&Recipe>) -> Result<(), CliError> {
+    let own = params.remove("trainer");
+    let of_study = base.map(|base| ParamValue::from(base.trainer.name()));
+    match own.zip(of_study) {
+        Some((own, of_study)) if own != of_study => Err(CliError::bad(format!(
+            "{}: its setting is of `trainer: {own}`, and the study's trials are of `trainer: {of_study}`, whose losses do not compare; \
+             give a file of that trainer",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Takes out what chooses among kernels and loaders of PyTorch, and says so: the built-in engine does without.
@@ -78,7 +105,7 @@ fn tell_params(path: &Path, params: &Params) {
 mod tests {
     use super::*;
 
-    use peft_tune_core::recipe::{DataSettings, Recipe};
+    use peft_tune_core::recipe::DataSettings;
 
     fn of(text: &str) -> Result<Params, CliError> {
         let folder = tempfile::tempdir().unwrap();

@@ -42,6 +42,7 @@ pub(in crate::cli) fn run(mut args: Args) -> Result<(), CliError> {
     }
     if let Some(path) = &args.baseline {
         study.baseline = baseline_file::read(path)?;
+        baseline_file::settle_trainer(path, &mut study.baseline, study.base.as_ref())?;
         if study.backend == Backend::Native {
             baseline_file::leave_torch_out(&mut study.baseline);
         }

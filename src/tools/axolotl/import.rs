@@ -1,9 +1,11 @@
 //! axolotl's YAML.
 
+use serde_json::Value;
+
 use super::memory;
 use crate::tools::Tool;
-use crate::tools::import::data::{files, is_file, located, on_hub, rename};
-use crate::tools::import::{Keys, Reader, StackFileError, adapter, precision, trainer};
+use crate::tools::import::data::{hub_set, is_file, located, on_hub, rename};
+use crate::tools::import::{Keys, Reader, StackFileError, adapter, adapter_start, precision, preference, trainer};
 use peft_tune_core::recipe::{
     DataFormat, DataSettings, HeldOut, LongRows, LossOn, ScheduleKind, TargetModules, TargetPreset, TemplateTargets,
 };
@@ -15,12 +17,12 @@ const ADAPTER: adapter::AdapterKeys = adapter::AdapterKeys {
     layers: "peft_layers_to_transform",
     rank_pattern: "lora_rank_pattern",
     alpha_pattern: "lora_alpha_pattern",
+    init: "peft_init_lora_weights",
 };
 
 const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
     dtype: &[],
     loads_as_computed: true,
-    counts_bits: false,
     is_4_bits: |keys| Ok(keys.text("adapter")?.as_deref() == Some("qlora")),
     is_double: |keys| {
         let within = keys.part("bnb_config_kwargs", "bnb_config_kwargs.");
@@ -30,17 +32,19 @@ const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
             .flatten();
         Ok(within.or(keys.flag("bnb_4bit_use_double_quant")?).unwrap_or(true))
     },
+    ..precision::PrecisionKeys::NONE
 };
 
 const TRAINER: trainer::TrainerKeys = trainer::TrainerKeys {
     epochs: "num_epochs",
     optimizer: "optimizer",
     scheduler: "lr_scheduler",
+    compiles_by_mode: false,
     ..trainer::TrainerKeys::OF_TRANSFORMERS
 };
 
-/// Keys of a data set that say nothing beside its type.
-const OF_SETS: &[&str] = &["ds_type", "train_on_eos", "train_on_eot", "name", "shards", "roles"];
+/// Key of data sets of running text.
+const TEXTS: &str = "pretraining_dataset";
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
@@ -56,12 +60,24 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         Some(other) => return Err(keys.wrong("adapter", &other.into(), "write lora or qlora, or leave it out")),
     }
     reader.said("method");
+    if let Some(of_trl) = keys.part("trl", "trl.") {
+        preference::factor(reader, &of_trl, &["beta"])?;
+    }
+    if !reader.has_said("beta") {
+        preference::factor(reader, keys, &["rl_beta", "orpo_alpha", "dpo_beta"])?;
+    }
+    preference::reference(reader)?;
     precision::read(reader, &PRECISION)?;
     reader.values(&[Tool::Axolotl])?;
     adapter::read(reader, &ADAPTER)?;
+    if let Some(peft) = keys.part("peft", "peft.") {
+        adapter_start::loftq(reader, "peft.loftq_config", &peft);
+        reader.part_unread(&peft, "peft.");
+    }
     let is_all = keys.flag("lora_target_linear")?.unwrap_or(false);
     if let Some(adapter) = reader.recipe.adapter.as_mut().filter(|_| is_all) {
         adapter.target_modules = TargetModules::Preset(TargetPreset::AllLinear);
+        reader.expression = None;
         reader.said("target_modules");
     }
     if let Some(adapter) = &mut reader.recipe.adapter {
@@ -69,6 +85,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         adapter.adapter_init = folder.map(|folder| located(keys.path(), &folder));
     }
     trainer::read(reader, &TRAINER)?;
+    course(reader)?;
     // `offload` and other words are forms of it.
     let form = keys.text("gradient_checkpointing")?;
     let offloads = form.as_ref().is_some_and(|form| form.starts_with("offload"));
@@ -77,12 +94,51 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         form.map(|form| form != "false"),
         offloading.or(offloads.then_some(true)),
     );
-    if keys.flag("shuffle_merged_datasets")? == Some(false) {
+    let is_in_order = keys.flag("curriculum_sampling")? == Some(true);
+    if keys.flag("shuffle_merged_datasets")? == Some(false) || is_in_order {
         reader.recipe.training.shuffle = false;
     }
+    special_tokens(reader)?;
     memory::read(reader)?;
     data(reader)?;
     held_out(reader)
+}
+
+/// What axolotl has beside the Trainer's words: a batch of all rows, the lowest learning rate, and evaluations in an epoch.
+fn course(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let rows = keys.count("batch_size")?;
+    if let Some(rows) = rows.filter(|_| !keys.has("gradient_accumulation_steps")) {
+        let batch = &mut reader.recipe.batch;
+        batch.gradient_accumulation = (rows as usize / batch.micro_batch).max(1);
+        reader.said("gradient_accumulation");
+    }
+    let lowest = keys
+        .number("cosine_min_lr_ratio")?
+        .filter(|ratio| *ratio > 0.0 && *ratio < 1.0);
+    if let Some(ratio) = lowest.filter(|_| reader.recipe.schedule.kind == ScheduleKind::Cosine) {
+        reader.recipe.schedule.kind = ScheduleKind::CosineWithMinLr;
+        reader.recipe.schedule.min_lr_rate = Some(ratio);
+        reader.said("schedule");
+        reader.said("min_lr_rate");
+    }
+    reader.later.evaluations_per_epoch = keys.number("evals_per_epoch")?.filter(|times| *times > 0.0);
+    Ok(())
+}
+
+/// Tokens that are other ones there: a token that pads is never learnt.
+fn special_tokens(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let Some(part) = reader.keys.part("special_tokens", "special_tokens.") else {
+        return Ok(());
+    };
+    for key in ["bos_token", "eos_token", "additional_special_tokens"] {
+        if let Some(said) = part.raw(key) {
+            reader.note(format!(
+                "`special_tokens.{key}: {said}` is not carried over: the tokenizer's own is taken here"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
@@ -92,28 +148,32 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         false => LossOn::Completions,
     };
     long_rows(reader)?;
-    let mut train = Vec::new();
+    let (mut train, mut splits) = (Vec::new(), Vec::new());
     for set in keys.items("datasets", "datasets.") {
-        let path = set.text("path")?.unwrap_or_default();
-        let named = match files(&set, "data_files") {
-            none if none.is_empty() && (set.has("ds_type") || is_file(keys.path(), &path)) => {
-                vec![located(keys.path(), &path)]
-            }
-            named => named,
-        };
-        let named = match named.is_empty() {
-            true => on_hub(&set, "path")?.into_iter().collect(),
-            false => named,
-        };
-        if named.is_empty() {
-            reader.not_a_file("datasets.path", &path);
-        }
-        train.extend(named);
-        let split = set.text("split")?;
-        reader.split("datasets.split", split);
+        train.extend(reader.files_of_set(&set, "path", "datasets.path")?);
+        splits.push(set.text("split")?);
         rows(reader, &set)?;
-        reader.part_unread(&set, "datasets.", OF_SETS);
+        reader.part_unread(&set, "datasets.");
     }
+    // Running text, which is read as it comes.
+    if let Some(id) = keys.raw(TEXTS).and_then(Value::as_str) {
+        match hub_set(id, None, None) {
+            Some(set) => train.push(set),
+            None => reader.not_a_file(TEXTS, id),
+        }
+    }
+    for set in keys.items(TEXTS, "pretraining_dataset.") {
+        train.extend(reader.files_of_set(&set, "path", "pretraining_dataset.path")?);
+        splits.push(set.text("split")?);
+        let data = &mut reader.recipe.data;
+        rename(data, "text", set.text("text_column")?);
+        let _ = set.has("type");
+        reader.part_unread(&set, "datasets.");
+    }
+    if keys.has(TEXTS) {
+        reader.recipe.data.format = DataFormat::Text;
+    }
+    reader.splits("datasets.split", &splits);
     reader.recipe.data.train = train.into();
     template(reader)
 }
@@ -137,17 +197,46 @@ fn long_rows(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     Ok(())
 }
 
+/// What a row of preferences is: its columns, which a type that is written out names too.
+fn pairs(reader: &mut Reader<'_>, set: &Keys<'_>) -> Result<(), StackFileError> {
+    let own = set.part("type", "datasets.type.");
+    let columns = own.as_ref().unwrap_or(set);
+    let data = &mut reader.recipe.data;
+    for (name, key) in [
+        ("prompt", "field_messages"),
+        ("prompt", "field_prompt"),
+        ("chosen", "field_chosen"),
+        ("rejected", "field_rejected"),
+        ("completion", "field_completion"),
+        ("label", "field_label"),
+    ] {
+        rename(data, name, columns.text(key)?);
+    }
+    if own.is_none()
+        && let Some(kind) = set.text("type")?.filter(|kind| !kind.starts_with("chat_template"))
+    {
+        reader.data_note(format!(
+            "`datasets.type: {kind}` writes prompts by a template of its own: trials write chats by the model's, and texts as they are"
+        ));
+    }
+    if let Some(own) = own {
+        reader.part_unread(&own, "datasets.type.");
+    }
+    let _ = set.has("message_property_mappings");
+    Ok(())
+}
+
 /// What a row is, by the `type` of its data set.
 fn rows(reader: &mut Reader<'_>, set: &Keys<'_>) -> Result<(), StackFileError> {
+    if !reader.recipe.trainer.is_sft() {
+        return pairs(reader, set);
+    }
     if let Some(own) = set.part("type", "datasets.type.") {
         let data = &mut reader.recipe.data;
         rename(data, "prompt", own.text("field_instruction")?);
         rename(data, "completion", own.text("field_output")?);
         data.format = DataFormat::PromptCompletion;
-        for key in ["format", "no_input_format"] {
-            let _ = own.has(key);
-        }
-        reader.part_unread(&own, "datasets.type.", &[]);
+        reader.part_unread(&own, "datasets.type.");
         return Ok(());
     }
     let kind = set.text("type")?;
@@ -178,6 +267,8 @@ fn rows(reader: &mut Reader<'_>, set: &Keys<'_>) -> Result<(), StackFileError> {
 fn chat(data: &mut DataSettings, set: &Keys<'_>) -> Result<(), StackFileError> {
     let mapping = set.part("message_property_mappings", "message_property_mappings.");
     let role = mapping.map(|mapping| mapping.text("role")).transpose()?.flatten();
+    // Earlier versions have a key for it.
+    let role = role.or(set.text("message_field_role")?);
     let (format, name) = match role.as_deref() {
         Some("from") => (DataFormat::Sharegpt, "conversations"),
         _ => (DataFormat::Messages, "messages"),
@@ -265,14 +356,12 @@ fn held_out(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         match set.text("path")? {
             Some(path) if set.has("ds_type") || is_file(keys.path(), &path) => all.push(located(keys.path(), &path)),
             path => match on_hub(&set, "path")? {
-                Some(on_hub) => all.push(on_hub),
-                None => reader.not_a_file("test_datasets.path", &path.unwrap_or_default()),
+                none if none.is_empty() => reader.not_a_file("test_datasets.path", &path.unwrap_or_default()),
+                on_hub => all.extend(on_hub),
             },
         }
     }
-    let share = keys
-        .number("val_set_size")?
-        .filter(|share| *share > 0.0 && *share < 1.0);
+    let share = reader.held_out_share(keys, "val_set_size")?;
     reader.recipe.data.held_out = match (share, all.len()) {
         (Some(share), _) => HeldOut::Fraction(share),
         (None, 1) => HeldOut::File(all.remove(0)),

@@ -3,6 +3,7 @@
 mod export;
 mod import;
 mod keys;
+mod known_keys;
 mod memory;
 
 use super::import::{FileKind, ImportRow};
@@ -15,10 +16,12 @@ pub(super) const ROW: ToolRow = ToolRow {
     title: "axolotl",
     aliases: &[],
     keys: keys::KEYS,
+    known: known_keys::KNOWN,
     family: None,
     export: export::EXPORT,
     import: ImportRow {
         file: FileKind::Training,
+        library: None,
         has_own_keys: |keys| {
             ["base_model", "micro_batch_size", "sequence_len"]
                 .iter()

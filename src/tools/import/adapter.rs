@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{Keys, Reader, StackFileError, tables};
+use super::{Keys, Reader, StackFileError, adapter_start};
 use crate::tools::keys::ANYWHERE;
 use peft_tune_core::plan::names_within;
 use peft_tune_core::recipe::{AdapterSettings, TargetModules, TargetPreset};
@@ -17,6 +17,8 @@ pub(in crate::tools) struct AdapterKeys {
     pub layers: &'static str,
     pub rank_pattern: &'static str,
     pub alpha_pattern: &'static str,
+    /// Key of how it starts.
+    pub init: &'static str,
 }
 
 impl AdapterKeys {
@@ -29,6 +31,7 @@ impl AdapterKeys {
             layers,
             rank_pattern,
             alpha_pattern,
+            init,
         } = self;
         let all = [
             targets,
@@ -37,6 +40,7 @@ impl AdapterKeys {
             layers,
             rank_pattern,
             alpha_pattern,
+            init,
         ];
         for key in all {
             let _ = keys.has(key);
@@ -52,6 +56,7 @@ pub(in crate::tools) const OF_PEFT: AdapterKeys = AdapterKeys {
     layers: "layers_to_transform",
     rank_pattern: "rank_pattern",
     alpha_pattern: "alpha_pattern",
+    init: "init_lora_weights",
 };
 
 /// An adapter as the tool has it where the file says nothing.
@@ -77,7 +82,7 @@ pub(in crate::tools) fn read(reader: &mut Reader<'_>, names: &AdapterKeys) -> Re
         return Ok(());
     };
     targets(reader, &mut adapter, names.targets)?;
-    if let Some(init) = tables::init(keys, reader.tool) {
+    if let Some(init) = adapter_start::read(reader, names.init)? {
         adapter.init = init;
         reader.said("init");
     }
@@ -103,29 +108,40 @@ pub(in crate::tools) fn read(reader: &mut Reader<'_>, names: &AdapterKeys) -> Re
     Ok(())
 }
 
-/// The modules: a list, a text with commas, a shorthand, or the expression that `export` writes.
+/// The modules: a list, a text with commas, a shorthand, or a regular expression. One that `export` writes is a list again; others wait
+/// for the names of the model.
 fn targets(reader: &mut Reader<'_>, adapter: &mut AdapterSettings, key: &str) -> Result<(), StackFileError> {
     let Some(names) = reader.keys.names(key)? else {
         return Ok(());
     };
     reader.said("target_modules");
+    // An expression may have commas of its own.
+    let text = reader.keys.raw(key).and_then(Value::as_str);
+    let names = text
+        .filter(|text| is_expression(text))
+        .map_or(names, |text| vec![text.to_owned()]);
     let is_all = |name: &str| ["all-linear", "all"].contains(&name);
     adapter.target_modules = match names.as_slice() {
         [one] if is_all(one) => TargetModules::Preset(TargetPreset::AllLinear),
-        [one] if one.contains(['*', '(', '\\', '|']) => match (names_within(one), one_anywhere(one)) {
+        [one] if is_expression(one) => match (names_within(one), one_anywhere(one)) {
             (Some((names, layers)), _) => {
                 adapter.layers_to_transform = layers;
                 TargetModules::Named(names)
             }
             (None, Some(name)) => TargetModules::Named(vec![name]),
             (None, None) => {
-                reader.unknown_word(key, one, "all-linear");
+                reader.expression = Some(one.clone());
                 TargetModules::Preset(TargetPreset::AllLinear)
             }
         },
         _ => TargetModules::Named(names),
     };
     Ok(())
+}
+
+/// Whether a text is a regular expression and no name of modules.
+fn is_expression(text: &str) -> bool {
+    text.contains(['*', '+', '?', '(', '[', '{', '\\', '|', '^', '$'])
 }
 
 /// The module of an expression for all that end in its name; `None` of others.

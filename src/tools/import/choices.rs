@@ -1,9 +1,7 @@
 //! What files say of kernels and sharing, as far as several tools have the same words for it.
 
-use super::passed_over::is_off;
-use super::{Reader, StackFileError, tables};
-use peft_tune_core::predict::stack::{AttentionForm, OptimizerForm, Sharing, optimizer_form};
-use peft_tune_core::recipe::OptimizerKind;
+use super::{Reader, StackFileError, sharing, tables};
+use peft_tune_core::predict::stack::AttentionForm;
 
 /// Reads the choices of all tools on transformers' Trainer, whose form of attention has the name `attention`.
 ///
@@ -23,42 +21,6 @@ pub(in crate::tools) fn of_trainer(reader: &mut Reader<'_>, attention: &str) -> 
         reader.recipe.torch.attn_implementation = kind;
         reader.said("attn_implementation");
     }
-    sharing(reader);
+    sharing::read(reader);
     Ok(())
-}
-
-/// DeepSpeed's and FSDP's stage, by the name of the file that is given or by the keys.
-fn sharing(reader: &mut Reader<'_>) {
-    let keys = reader.keys;
-    let is_on = |key: &str| keys.raw(key).is_some_and(|value| !is_off(value));
-    let uses_fsdp = [is_on("fsdp"), is_on("fsdp_config")].contains(&true);
-    // Settings of DeepSpeed that are written out in the file have no name.
-    let stage = keys.text("deepspeed").ok().flatten().unwrap_or_default();
-    reader.choices.sharing = match stage.as_str() {
-        stage if stage.contains("zero1") || stage.contains("z1") => Some(Sharing::Zero1),
-        stage if stage.contains("zero2") || stage.contains("z2") => Some(Sharing::Zero2),
-        stage if stage.contains("zero3") || stage.contains("z3") => Some(Sharing::Zero3),
-        _ => uses_fsdp.then_some(Sharing::Full),
-    };
-    reader.choices.offloads = stage.contains("offload");
-}
-
-/// What an optimizer keeps that no recipe has, by its name or class.
-pub(super) fn optimizer_named(name: &str) -> OptimizerForm {
-    let lower = name.to_lowercase();
-    let is_small = lower.contains("8bit") || lower.contains("4bit");
-    let kind = match lower.as_str() {
-        name if name.contains("lion") => OptimizerKind::Lion,
-        name if name.contains("sgd") => OptimizerKind::Sgd,
-        name if name.contains("adafactor") => OptimizerKind::Adafactor,
-        name if name.contains("muon") => OptimizerKind::Muon,
-        _ => OptimizerKind::AdamW,
-    };
-    let form = optimizer_form(kind, false);
-    OptimizerForm {
-        states: if is_small { 0 } else { form.states },
-        bytes: if is_small { form.states } else { 0 },
-        is_paged: lower.contains("paged") || lower.contains("cpuoffload"),
-        ..form
-    }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Keys, Reader, StackFileError, script};
+use super::{Keys, Reader, StackFileError};
 use peft_tune_core::recipe::{DataSettings, HubDataSet, HubPart, TrainingData, TrainingSet};
 
 /// Endings of files that rows can be read from.
@@ -23,12 +23,12 @@ pub(in crate::tools) enum Split {
 }
 
 impl Split {
-    /// `train`, `train[:100]` or `train[:90%]`; `None` for others.
+    /// `train`, `train+test`, `train[:100]` or `train[:90%]`; `None` for others.
     pub(in crate::tools) fn of(text: &str) -> Option<Self> {
         let Some((name, range)) = text.split_once('[') else {
             return Some(Self::All);
         };
-        let end = range.strip_suffix(']')?.strip_prefix(':')?;
+        let end = range.strip_suffix(']')?.trim_start_matches('0').strip_prefix(':')?;
         if name.is_empty() {
             return None;
         }
@@ -38,6 +38,7 @@ impl Split {
                 .ok()
                 .filter(|percent| (1.0..=100.0).contains(percent))
                 .map(Self::Percent),
+            None if end.is_empty() => Some(Self::All),
             None => end.parse().ok().filter(|rows| *rows > 0).map(Self::First),
         }
     }
@@ -76,29 +77,52 @@ pub(in crate::tools) fn files(keys: &Keys<'_>, key: &str) -> Vec<PathBuf> {
     }
 }
 
-/// The data set of the hub that a file names under `key`, by the words of the `datasets` library; `None` where that is no id.
-pub(in crate::tools) fn on_hub(set: &Keys<'_>, key: &str) -> Result<Option<PathBuf>, StackFileError> {
+/// A split of a data set of the hub as a file names it; `None` where that is no id.
+pub(in crate::tools) fn hub_set(id: &str, configuration: Option<String>, split: Option<&str>) -> Option<PathBuf> {
+    let split = split.map(str::trim).filter(|split| !["", "train"].contains(split));
+    hub_address(HubDataSet {
+        id: id.to_owned(),
+        revision: None,
+        part: HubPart::Split {
+            configuration,
+            split: split.map(str::to_owned),
+        },
+    })
+}
+
+/// The data set of the hub that a file names under `key`, by the words of the `datasets` library, once for each split; nothing where
+/// that is no id.
+pub(in crate::tools) fn on_hub(set: &Keys<'_>, key: &str) -> Result<Vec<PathBuf>, StackFileError> {
     let Some(id) = set.text(key)? else {
-        return Ok(None);
+        return Ok(Vec::new());
     };
     let configuration = match set.text("name")? {
         Some(name) => Some(name),
         None => set.text("subset")?,
     };
-    let split = set.text("split")?.unwrap_or_default();
-    let split = split.split('[').next().unwrap_or_default();
-    let set = HubDataSet {
-        id,
-        revision: set.text("revision")?,
-        part: HubPart::Split {
-            configuration,
-            split: (!["", "train"].contains(&split)).then(|| split.to_owned()),
-        },
+    let revision = set.text("revision")?;
+    let splits = set.text("split")?.unwrap_or_default();
+    let of_split = |split: &str| {
+        let split = split.split('[').next().unwrap_or_default().trim();
+        hub_address(HubDataSet {
+            id: id.clone(),
+            revision: revision.clone(),
+            part: HubPart::Split {
+                configuration: configuration.clone(),
+                split: (!["", "train"].contains(&split)).then(|| split.to_owned()),
+            },
+        })
     };
+    let found: Option<Vec<PathBuf>> = splits.split('+').map(of_split).collect();
+    Ok(found.unwrap_or_default())
+}
+
+/// The address of a data set of the hub; `None` where its parts make none.
+pub(in crate::tools) fn hub_address(set: HubDataSet) -> Option<PathBuf> {
     let path = PathBuf::from(set.to_string());
-    Ok(HubDataSet::of(&path)
+    HubDataSet::of(&path)
         .is_some_and(|read| read == Ok(set))
-        .then_some(path))
+        .then_some(path)
 }
 
 /// Notes a column that the file calls otherwise.
@@ -114,6 +138,42 @@ impl Reader<'_> {
         self.data_note(format!(
             "`{key}: {name}` is neither a file of rows nor a data set of the hub: name one with `--data`"
         ));
+    }
+
+    /// Files of a data set that stands in the file by the words of the `datasets` library: on this machine, or on the hub. `key` is that
+    /// of its path, and `name` what messages call it.
+    pub(in crate::tools) fn files_of_set(
+        &mut self,
+        set: &Keys<'_>,
+        key: &str,
+        name: &str,
+    ) -> Result<Vec<PathBuf>, StackFileError> {
+        let path = set.text(key)?.unwrap_or_default();
+        let named = files(set, "data_files");
+        let found = match named.is_empty() {
+            true if is_file(self.keys.path(), &path) => vec![located(self.keys.path(), &path)],
+            true => match on_hub(set, key)? {
+                none if none.is_empty() && set.has("ds_type") => vec![located(self.keys.path(), &path)],
+                found => found,
+            },
+            false if named.iter().any(|file| file.is_file()) => named,
+            false => files_on_hub(set, &path)?.unwrap_or(named),
+        };
+        if found.is_empty() {
+            self.not_a_file(name, &path);
+        }
+        Ok(found)
+    }
+
+    /// The share of rows that a key holds out. A whole number is one of rows, which is a share once they are counted.
+    pub(in crate::tools) fn held_out_share(
+        &mut self,
+        keys: &Keys<'_>,
+        key: &str,
+    ) -> Result<Option<f64>, StackFileError> {
+        let said = keys.number(key)?.filter(|said| *said > 0.0 && said.is_finite());
+        self.later.held_out = said.filter(|rows| *rows >= 1.0).map(|rows| rows as u64);
+        Ok(said.filter(|share| *share < 1.0))
     }
 
     /// Sets of files with shares, as far as there is one above 0 for each; else the files, which is told.
@@ -139,37 +199,44 @@ impl Reader<'_> {
         sets.concat().into()
     }
 
-    /// The sets that a script mixes with `interleave_datasets`; `None` where it does not.
-    pub(in crate::tools) fn mixed_in_script(&mut self) -> Option<TrainingData> {
-        let (before, _) = self.text.split_once("interleave_datasets(")?;
-        // Read below, of each call by itself.
-        let _ = self.keys.has("data_files");
-        let weights = self.keys.raw("probabilities").and_then(Value::as_array).map(|all| {
-            let numbers = all.iter().filter_map(Value::as_f64);
-            numbers.collect::<Vec<f64>>()
-        });
-        let calls = before.split("load_dataset(").skip(1);
-        let sets: Vec<Vec<PathBuf>> = calls
-            .filter_map(|call| {
-                let values = script::python(call.lines().next()?);
-                let set = Keys::new(self.keys.path(), &values);
-                match files(&set, "data_files") {
-                    none if none.is_empty() => Some(vec![on_hub(&set, "path").ok()??]),
-                    files => Some(files),
-                }
-            })
-            .collect();
-        let weights = weights.or_else(|| Some(vec![1.0; sets.len()]));
-        (sets.len() > 1).then(|| self.mixture("probabilities", sets, weights))
-    }
-
-    /// Takes a number of rows from a split's text.
-    pub(in crate::tools) fn split(&mut self, key: &str, text: Option<String>) {
-        let Some(text) = text else { return };
-        match Split::of(&text) {
-            Some(Split::All) => {}
+    /// Takes a number of rows, or a share of them, from the texts of the splits of all data sets. One that is for a part of them alone
+    /// is told.
+    pub(in crate::tools) fn splits(&mut self, key: &str, texts: &[Option<String>]) {
+        let Some(text) = texts.iter().flatten().find(|text| Split::of(text) != Some(Split::All)) else {
+            return;
+        };
+        let split = Split::of(text);
+        let is_of_all = texts
+            .iter()
+            .all(|one| one.as_deref().is_some_and(|one| Split::of(one) == split));
+        match split.filter(|_| is_of_all) {
             Some(Split::First(rows)) => self.recipe.data.max_rows = Some(rows),
-            Some(Split::Percent(_)) | None => self.unknown_word(key, &text, "all of the rows"),
+            Some(Split::Percent(percent)) => self.later.read = Some(percent / 100.0).filter(|share| *share < 1.0),
+            Some(Split::All) | None => self.unknown_word(key, text, "all of the rows"),
         }
     }
+}
+
+/// Files of a repository of the hub that a data set names beside its id; `None` where that is no id, or one of them no file there.
+fn files_on_hub(set: &Keys<'_>, id: &str) -> Result<Option<Vec<PathBuf>>, StackFileError> {
+    let revision = set.text("revision")?;
+    let names: Vec<String> = match set.raw("data_files") {
+        Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        Some(Value::Object(parts)) => parts
+            .get("train")
+            .and_then(Value::as_str)
+            .map(str::to_owned)
+            .into_iter()
+            .collect(),
+        Some(one) => one.as_str().map(str::to_owned).into_iter().collect(),
+        None => Vec::new(),
+    };
+    let of_file = |name: String| {
+        hub_address(HubDataSet {
+            id: id.to_owned(),
+            revision: revision.clone(),
+            part: HubPart::File(name),
+        })
+    };
+    Ok(names.into_iter().map(of_file).collect())
 }

@@ -1,7 +1,7 @@
 //! The keys of a settings file: typed readings, errors with file and key, and what was not read.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -14,6 +14,8 @@ pub(in crate::tools) struct Keys<'a> {
     values: &'a Map<String, Value>,
     /// Text in front of the keys in messages: `model.` of a part.
     prefix: &'static str,
+    /// Places of the keys in a script, as messages have them.
+    locations: Option<&'a BTreeMap<String, String>>,
     read: RefCell<BTreeSet<String>>,
 }
 
@@ -23,8 +25,15 @@ impl<'a> Keys<'a> {
             path,
             values,
             prefix: "",
+            locations: None,
             read: RefCell::new(BTreeSet::new()),
         }
+    }
+
+    /// Adds the places that the keys have in a script.
+    pub(in crate::tools) fn at(mut self, locations: &'a BTreeMap<String, String>) -> Self {
+        self.locations = Some(locations);
+        self
     }
 
     /// The keys of a part, such as `model` of torchtune.
@@ -160,26 +169,46 @@ impl<'a> Keys<'a> {
             text = text.chars().take(120).collect::<String>() + "…";
         }
         StackFileError::Value {
-            path: self.path.to_owned(),
+            location: self.location(key),
             key: format!("{}{key}", self.prefix),
             value: text,
             instead,
         }
     }
 
-    /// Keys that were not read and that have no part of their name among the harmless ones.
-    pub(in crate::tools) fn unread(&self, harmless: &[&str]) -> Vec<String> {
+    /// The place of a key, as far as it is known: the file with the line of a script, or the file alone.
+    pub(in crate::tools) fn location(&self, key: &str) -> String {
+        let location = self.locations.and_then(|all| all.get(key)).cloned();
+        location.unwrap_or_else(|| self.path.display().to_string())
+    }
+
+    /// Whether a key stands there without a value, by which some tools turn off what they do where it is absent.
+    pub(in crate::tools) fn is_null(&self, key: &str) -> bool {
+        self.mark(key);
+        self.values.get(key).is_some_and(Value::is_null)
+    }
+
+    /// Keys that were not read, with their values. Empty ones are absent.
+    pub(in crate::tools) fn unread(&self) -> Vec<(String, &'a Value)> {
         let read = self.read.borrow();
-        let is_left = |key: &&String| !read.contains(*key) && !harmless.iter().any(|part| key.contains(part));
-        self.values.keys().filter(is_left).cloned().collect()
+        let left = self
+            .values
+            .iter()
+            .filter(|(key, value)| !read.contains(*key) && !is_empty(value));
+        left.map(|(key, value)| (key.clone(), value)).collect()
     }
 
     fn value(&self, key: &str) -> Option<&'a Value> {
         self.mark(key);
-        self.values.get(key).filter(|value| !value.is_null())
+        self.values.get(key).filter(|value| !is_empty(value))
     }
 
     fn mark(&self, key: &str) {
         self.read.borrow_mut().insert(key.to_owned());
     }
+}
+
+/// Whether a key has no value.
+fn is_empty(value: &Value) -> bool {
+    value.is_null() || value.as_str().is_some_and(|text| text.trim().is_empty())
 }

@@ -4,8 +4,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::settings_file::{parsed, text_of, tool_of, words_of};
-use super::{Keys, Reader, StackFileError};
+use super::interpolation::interpolate;
+use super::settings_file::{Parsed, is_script, parsed, text_of, tool_of, tools_of_script, words_of};
+use super::task::{FoundTask, trainer_of, trainer_of_script};
+use super::told::{what_told, what_told_of_script};
+use super::{AskedLater, Keys, Reader, Script, StackFileError, foreign, preference};
 use crate::tools::Tool;
 use peft_tune_core::predict::stack::{Number, StackChoices, StackSetting, WeightForm};
 use peft_tune_core::recipe::settings::settings;
@@ -17,16 +20,29 @@ use peft_tune_core::study::Params;
 pub struct Imported {
     /// The tool that trains from it.
     pub tool: Tool,
+    /// What told the tool, in words.
+    pub told_by: &'static str,
     /// The file's settings, and the tool's own where the file is silent. The model is empty where the file names none, and so
     /// are the files to train on. No file that is held out is an empty list.
     pub recipe: Recipe,
     /// What the file says of the tool's training beside the recipe.
     pub choices: StackChoices,
+    /// Numbers that depend on how many rows the data have.
+    pub later: AskedLater,
+    /// Rows are as long as they come: nothing cuts them, and the recipe's length is none of the file's.
+    pub is_uncut: bool,
+    /// A regular expression for the target modules, which the model's names are to be held against; the recipe has all of them until
+    /// then.
+    pub expression: Option<String>,
     /// Names of the settings that the file says.
     pub said: BTreeSet<&'static str>,
-    /// Keys that mean nothing here: of a newer version, or misspelt.
+    /// Lines on keys that change the training and that no recipe has.
+    pub told: Vec<String>,
+    /// Keys that change neither a setting nor memory and speed of a step.
+    pub silent: Vec<String>,
+    /// Keys that the tool does not know: of another version, or misspelt.
     pub unread: Vec<String>,
-    /// Keys that may change what the tool's training needs, and that were not read.
+    /// Keys of these that may change what the tool's training needs.
     pub uncounted: Vec<String>,
     /// What could not be taken over, or had to be assumed, with what to do.
     pub notes: Vec<String>,
@@ -39,6 +55,15 @@ pub struct Imported {
 }
 
 impl Imported {
+    /// Line on the keys that the tool does not know; `None` where there are none.
+    pub fn unread_note(&self) -> Option<String> {
+        let (title, version) = (self.words.title(), self.words.known_keys().version);
+        let keys = self.unread.join("`, `");
+        (!self.unread.is_empty()).then(|| {
+            format!("passed over, as {title} (as of {version}) knows no such keys: `{keys}`; check their spelling")
+        })
+    }
+
     /// The settings that the file says, by name.
     pub fn params(&self) -> Params {
         let said = settings().filter(|row| self.said.contains(row.name));
@@ -88,13 +113,41 @@ pub fn read_recipe(path: &Path, asked: Option<Tool>) -> Result<Imported, StackFi
 /// # Errors
 /// Errors of [`read_recipe`] that are about what the file says.
 pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Imported, StackFileError> {
-    let values = parsed(path, text)?;
+    if is_script(path) {
+        let script = Script::read(path, text)?;
+        let keys = Keys::new(path, &script.keys).at(&script.locations);
+        let tools = tools_of_script(&script, asked);
+        let mut reader = Reader::of_script(&keys, &script, tools);
+        reader.recipe.trainer = trainer_of_script(&keys, &script, reader.tool)?;
+        return read(reader, what_told_of_script(tools, asked));
+    }
+    let Parsed {
+        mut values,
+        started,
+        mut notes,
+    } = parsed(path, text)?;
+    foreign::refuse(path, text, &values)?;
+    interpolate(&mut values);
     let keys = Keys::new(path, &values);
-    let trains = tool_of(&keys, text, asked)?;
+    let trains = tool_of(&keys, asked)?;
     let words = words_of(trains, &keys);
-    let mut reader = Reader::new(&keys, text, [trains, words]);
-    (words.import().read)(&mut reader)?;
-    Ok(reader.finish())
+    let mut reader = Reader::new(&keys, [trains, words]);
+    reader.text = text;
+    let FoundTask { trainer, note } = trainer_of(&keys, words, text, &started)?;
+    reader.recipe.trainer = trainer;
+    notes.extend(note);
+    for note in notes {
+        reader.assume(note.clone());
+        reader.note(note);
+    }
+    read(reader, what_told(trains, asked, &keys))
+}
+
+/// Reads a file by the words that it has.
+fn read(mut reader: Reader<'_>, told_by: &'static str) -> Result<Imported, StackFileError> {
+    (reader.tool.import().read)(&mut reader)?;
+    preference::settle(&mut reader)?;
+    Ok(reader.finish(told_by))
 }
 
 #[cfg(test)]
@@ -250,6 +303,15 @@ mod tests {
             (Sharing::Full, false)
         );
         assert_eq!(of("fsdp: []"), (Sharing::Copies, false));
+        for line in [
+            "fsdp: full_shard auto_wrap offload",
+            "fsdp: [full_shard, offload]",
+            "fsdp_config: {fsdp_offload_params: true}",
+            "fsdp: true\nfsdp_config: {offload_params: true}",
+        ] {
+            assert_eq!(of(line), (Sharing::Full, true), "{line}");
+        }
+        assert_eq!(of("fsdp_config: {offload_params: false, a: 1}"), (Sharing::Full, false));
     }
 
     #[test]
@@ -259,18 +321,5 @@ mod tests {
         assert_eq!((setting.stack.name, rank(&setting)), (Tool::Unsloth.name(), 8));
         assert_eq!((setting.recompute, setting.loads), (Recompute::Layers, Number::Half));
         assert_eq!(imported.uncounted, ["warp_drive"]);
-    }
-
-    #[test]
-    fn a_script_for_unsloth_has_the_defaults_of_its_functions() {
-        let of = |call: &str| of("train.py", &format!("import unsloth\nx = f({call})\n"), None).0;
-        assert_eq!(of("model_name='m', load_in_4bit=True").weights, WeightForm::Nf4Double);
-        assert_eq!(
-            (rank(&of("model_name='m'")), of("").recompute),
-            (16, Recompute::LayersOffloaded)
-        );
-        assert_eq!(of("use_gradient_checkpointing=True").recompute, Recompute::Layers);
-        assert_eq!(of("gradient_checkpointing=False").recompute, Recompute::Nothing);
-        assert_eq!(rank(&of("full_finetuning=True")), 0);
     }
 }

@@ -2,23 +2,37 @@
 //! parts that several tools have.
 
 pub(super) mod adapter;
+pub(super) mod adapter_start;
 pub(super) mod choices;
+mod command_line;
 pub(super) mod data;
 mod error;
 mod file_keys;
+mod foreign;
 mod imported;
+mod interpolation;
+mod later;
 mod passed_over;
 pub(super) mod precision;
+pub(super) mod preference;
 mod reader;
 mod row;
-pub(super) mod script;
+mod script;
+mod script_rows;
 mod settings_file;
+mod sharing;
 pub(super) mod tables;
+mod task;
+mod task_row;
+mod task_table;
+mod told;
 pub(super) mod trainer;
 
 pub use error::StackFileError;
 pub(super) use file_keys::Keys;
 pub use imported::{Imported, parse_recipe, read_recipe};
+pub use later::AskedLater;
 pub(super) use reader::Reader;
 pub(super) use row::{FileKind, ImportRow};
-pub(super) use settings_file::{is_script, parsed, text_of};
+pub(super) use script::{Library, Script};
+pub(super) use settings_file::{parsed, text_of};

@@ -1,150 +1,165 @@
-//! Keys that a reader may pass over, by what they cannot change.
+//! [`PassedOver`]: keys that no reader takes, by what the schema of the tool says of them.
 
 use serde_json::Value;
 
-/// Parts of keys that change no setting: logs, files, processes, kernels.
-pub(super) const OF_NO_SETTING: &[&str] = &[
-    "log",
-    "save",
-    "output",
-    "report",
-    "wandb",
-    "mlflow",
-    "swanlab",
-    "hub",
-    "resume",
-    "overwrite",
-    "plot",
-    "metric_logger",
-    "profiler",
-    "checkpointer",
-    "num_proc",
-    "workers",
-    "num_threads",
-    "dataloader",
-    "prefetch",
-    "preprocess",
-    "dataset_prepared",
-    "trust_remote_code",
-    "cache",
-    "timeout",
-    "run_name",
-    "flash",
-    "attn_implementation",
-    "sdp_attention",
-    "tf32",
-    "liger",
-    "compile",
-    "fused",
-    "kernel",
-    "plugins",
-    "eval_",
-    "per_device_eval",
-    "do_train",
-    "do_eval",
-    "predict_with",
-    "strict",
-    "device",
-    "remove_unused",
-    "push_to",
-    "packing_strategy",
-    "neat_packing",
-    "pad_to_sequence_len",
-    "task_type",
-    "inference_mode",
-    "fan_in_fan_out",
-    "auto_mapping",
-    "revision",
-    "version",
-    "print",
-    "dataset_text_field",
-    "random_state",
-    "return_dict",
-    "quant_storage",
-];
+use crate::tools::Tool;
+use crate::tools::known_keys::{KeyClass, is_off};
+use peft_tune_core::recipe::settings::{Reach, SettingRow, setting};
 
-/// Parts of keys that leave memory and speed of a step alone: data, schedules, logs, files.
-pub(super) const OF_NO_BYTES: &[&str] = &[
-    "data",
-    "learning_rate",
-    "lr",
-    "warmup",
-    "schedul",
-    "weight_decay",
-    "log",
-    "save",
-    "output",
+/// Keys of readers of their own that leave memory and speed of a step alone.
+const OF_NO_BYTES: &[&str] = &[
+    "num_train_epochs",
+    "max_steps",
+    "warmup_ratio",
     "seed",
     "random_state",
-    "report",
-    "wandb",
-    "mlflow",
-    "epoch",
-    "max_steps",
-    "eval",
-    "val_",
-    "template",
-    "chat",
-    "train_on",
-    "alpha",
-    "rslora",
-    "special_tokens",
-    "tokens",
+    "eval_strategy",
+    "evaluation_strategy",
+    "eval_steps",
     "beta",
-    "eps",
-    "shuffle",
-    "split",
-    "excess_length",
-    "type",
-    "path",
-    "strict",
-    "hub",
-    "resume",
-    "group_by",
-    "workers",
-    "loss_only",
-    "do_train",
-    "plot",
-    "overwrite",
-    "metric",
-    "tokenizer",
-    "clip",
-    "max_grad_norm",
-    "name",
-    "revision",
-    "trust",
-    "bias",
-    "task",
-    "init",
-    "fan_in",
-    "merge",
-    "roles",
-    "field",
-    "system",
-    "pad_to",
-    "drop",
-    "stage",
-    "timeout",
-    "checkpointer",
-    "device",
-    "profiler",
-    "packing_strategy",
-    "remove_unused",
-    "completion_only",
-    "assistant_only",
-    "auto_mapping",
-    "inference_mode",
-    "pattern",
-    "quant_storage",
+    "completion_only_loss",
+    "assistant_only_loss",
+    "dataset_text_field",
 ];
 
-/// A value that says nothing.
-pub(super) fn is_off(value: &Value) -> bool {
-    match value {
-        Value::Null | Value::Bool(false) => true,
-        Value::String(text) => text.is_empty() || text == "none" || text == "False" || text == "false",
-        Value::Array(all) => all.is_empty(),
-        Value::Object(all) => all.is_empty(),
-        Value::Bool(true) | Value::Number(_) => false,
+/// Letters of a value that are shown.
+const SHOWN: usize = 60;
+
+/// Keys of a file that no reader takes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct PassedOver {
+    /// Lines on keys that change the training.
+    pub told: Vec<String>,
+    /// Lines on those keys that change memory or speed of a step, as a prediction has them.
+    pub uncounted: Vec<String>,
+    /// Keys that change neither a setting nor memory and speed.
+    pub silent: Vec<String>,
+    /// Keys that the tools do not know.
+    pub unknown: Vec<String>,
+}
+
+impl PassedOver {
+    /// Sorts a key of a file that has the words of these tools.
+    pub(super) fn take(&mut self, tools: [Tool; 2], key: &str, value: &Value) {
+        let class = tools.iter().find_map(|tool| tool.known_keys().class_of(key));
+        match class {
+            Some(KeyClass::Told(row)) if !row.is_usual(value) => {
+                let (said, does) = (shown(value), row.does);
+                self.told.push(format!("`{key}: {said}` is not carried over: {does}"));
+                if row.costs {
+                    self.uncounted.push(format!("`{key}: {said}` is not counted: {does}"));
+                }
+            }
+            _ if is_off(value) => {}
+            Some(_) => self.silent.push(key.to_owned()),
+            None => self.unknown.push(key.to_owned()),
+        }
+    }
+}
+
+/// What an argument that is not known can change, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Concern {
+    /// Whether the training is another one.
+    pub training: bool,
+    /// Whether memory or speed of a step change.
+    pub costs: bool,
+}
+
+impl Concern {
+    /// Concern of a key in the words of these tools. In doubt it is everything.
+    pub(super) fn of(tools: [Tool; 2], key: &str) -> Self {
+        match tools.iter().find_map(|tool| tool.known_keys().class_of(key)) {
+            Some(KeyClass::Silent) => Self {
+                training: false,
+                costs: false,
+            },
+            Some(KeyClass::Told(row)) => Self {
+                training: true,
+                costs: row.costs,
+            },
+            None => Self {
+                training: true,
+                costs: !OF_NO_BYTES.contains(&key) && settings_of(tools, key).all(changes_costs),
+            },
+        }
+    }
+}
+
+/// Settings that these tools call so.
+fn settings_of(tools: [Tool; 2], key: &str) -> impl Iterator<Item = &'static SettingRow> {
+    let names = tools.into_iter().flat_map(move |tool| {
+        let all = tool.keys().settings.iter();
+        all.filter(move |(_, own)| *own == key).map(|(name, _)| *name)
+    });
+    names.filter_map(setting)
+}
+
+fn changes_costs(row: &SettingRow) -> bool {
+    let effects = [row.effects.throughput, row.effects.peak_memory];
+    effects.iter().any(|effect| !matches!(effect.reach, Reach::Nothing))
+}
+
+/// A value as a line has it.
+fn shown(value: &Value) -> String {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.chars().count() > SHOWN {
+        true => line.chars().take(SHOWN).collect::<String>() + "…",
+        false => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn arguments_concern_what_their_settings_change() {
+        let of = |key| {
+            let Concern { training, costs } = Concern::of([Tool::Unsloth; 2], key);
+            (training, costs)
+        };
+        assert_eq!((of("output_dir"), of("learning_rate")), ((false, false), (true, false)));
+        assert_eq!(
+            (of("max_steps"), of("neftune_noise_alpha")),
+            ((true, false), (true, false))
+        );
+        assert_eq!(
+            (of("r"), of("unsloth_tiled_mlp"), of("")),
+            ((true, true), (true, true), (true, true))
+        );
+    }
+
+    #[test]
+    fn keys_are_told_or_silent_or_unknown_by_the_schema_of_their_tool() {
+        let mut passed_over = PassedOver::default();
+        for (key, value) in [
+            ("wandb_project", json!("x")),
+            ("neftune_noise_alpha", json!(5)),
+            ("tiled_mlp", json!(true)),
+            ("dataloader_drop_last", json!(false)),
+            ("warp_factor", json!(9)),
+            ("new_flag", json!(false)),
+        ] {
+            passed_over.take([Tool::Axolotl; 2], key, &value);
+        }
+        assert_eq!(
+            (&*passed_over.silent, &*passed_over.unknown),
+            (&["wandb_project".to_owned()][..], &["warp_factor".to_owned()][..])
+        );
+        assert_eq!(passed_over.told.len(), 2);
+        assert_eq!(
+            passed_over.told[0],
+            "`neftune_noise_alpha: 5` is not carried over: noise is added to embeddings there"
+        );
+        assert_eq!(
+            passed_over.uncounted,
+            ["`tiled_mlp: true` is not counted: MLPs are computed in tiles there"]
+        );
+        assert_eq!(shown(&json!("a\nb")), "a b");
+        assert!(shown(&json!("a".repeat(99))).ends_with("a…"));
     }
 }

@@ -16,6 +16,8 @@ pub(in crate::tools) struct PrecisionKeys {
     pub is_4_bits: fn(&Keys<'_>) -> Result<bool, StackFileError>,
     /// Whether constants of blocks are quantized too.
     pub is_double: fn(&Keys<'_>) -> Result<bool, StackFileError>,
+    /// Whether another key keeps weights from being quantized.
+    pub is_whole: fn(&Keys<'_>) -> Result<bool, StackFileError>,
 }
 
 impl PrecisionKeys {
@@ -26,8 +28,13 @@ impl PrecisionKeys {
         counts_bits: false,
         is_4_bits: |_| Ok(false),
         is_double: |_| Ok(true),
+        is_whole: |_| Ok(false),
     };
 }
+
+/// Flags of weights of 4 bits and of 8 bits: transformers' own, and those of the trainer among PEFT's examples.
+const IN_4_BITS: [&str; 2] = ["load_in_4bit", "use_4bit_quantization"];
+const IN_8_BITS: [&str; 2] = ["load_in_8bit", "use_8bit_quantization"];
 
 /// Reads the precision, with the dtypes in the tool's own training.
 ///
@@ -51,11 +58,18 @@ fn quantized(reader: &mut Reader<'_>, own: &PrecisionKeys) -> Result<Option<Prec
         Some(bits @ (4 | 8)) => Some(bits),
         Some(bits) => return Err(keys.wrong("quantization_bit", &bits.into(), "write 4 or 8")),
         None if own.counts_bits => None,
-        None if keys.flag("load_in_4bit")?.unwrap_or(false) => Some(4),
-        None if keys.flag("load_in_8bit")?.unwrap_or(false) => Some(8),
+        None if is_any_on(keys, IN_4_BITS)? => Some(4),
+        None if is_any_on(keys, IN_8_BITS)? => Some(8),
         None if (own.is_4_bits)(keys)? => Some(4),
         None => None,
     };
+    let is_whole = (own.is_whole)(keys)?;
+    if let Some(bits) = bits.filter(|_| is_whole) {
+        reader.note(format!(
+            "the tool trains all parameters, and turns the {bits} bits of the weights off"
+        ));
+    }
+    let bits = bits.filter(|_| !is_whole);
     for key in ["bnb_4bit_quant_type", "quantization_type"] {
         if let Some(form) = keys.text(key)?.filter(|form| bits == Some(4) && form != "nf4") {
             reader.unknown_word(key, &form, "nf4");
@@ -80,10 +94,13 @@ struct Said {
 impl Said {
     fn of(keys: &Keys<'_>, own: &PrecisionKeys) -> Result<Self, StackFileError> {
         let key = own.dtype.iter().find(|key| keys.has(key));
+        // Without autocast, which is said by keys of their own.
+        let pure = [keys.flag("pure_bf16")?, keys.flag("bfloat16")?].contains(&Some(true));
+        let whole = keys.flag("float32")? == Some(true);
         Ok(Self {
             dtype: key.map(|key| keys.text(key)).transpose()?.flatten(),
-            bf16: is_on(keys, "bf16")?.or(keys.flag("pure_bf16")?),
-            fp16: is_on(keys, "fp16")?,
+            bf16: pure.then_some(true).or(is_on(keys, "bf16")?).or(whole.then_some(false)),
+            fp16: is_on(keys, "fp16")?.or(keys.flag("float16")?),
         })
     }
 
@@ -134,6 +151,12 @@ impl Said {
         }
         loads.or(computes)
     }
+}
+
+/// Whether one of some flags is on.
+fn is_any_on(keys: &Keys<'_>, flags: [&str; 2]) -> Result<bool, StackFileError> {
+    let mut flags = flags.into_iter();
+    flags.try_fold(false, |is_on, flag| Ok(is_on | keys.flag(flag)?.unwrap_or(false)))
 }
 
 /// Whether a key is on: `true`, `auto` or `full`; `None` where it is not there.

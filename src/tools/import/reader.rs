@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::choices::optimizer_named;
-use super::passed_over::{OF_NO_BYTES, OF_NO_SETTING, is_off};
-use super::{Imported, Keys, StackFileError, is_script, script};
+use super::interpolation::refers_to;
+use super::later::AskedLater;
+use super::passed_over::{Concern, PassedOver};
+use super::{Imported, Keys, Script, StackFileError};
+use crate::tools::known_keys::is_off;
 use crate::tools::{Tool, optimizer_called};
 use peft_tune_core::predict::stack::{StackBehaviour, StackChoices};
 use peft_tune_core::recipe::settings::{Legal, SettingRow, setting, settings};
@@ -38,51 +40,81 @@ const DEEPSPEED: &str = "the file does not say on how many devices; to share wei
      `offload_optimizer` write `optimizer_offload: host`";
 
 /// Keys of whole parts of other tools that trials here do without, with what is to be said.
-const WITHOUT: [(&str, &str); 5] = [
+const WITHOUT: [(&str, &str); 3] = [
     ("deepspeed", DEEPSPEED),
     ("fsdp", SHARED_OUT),
     ("fsdp_config", SHARED_OUT),
-    ("neftune_noise_alpha", "no noise is added to embeddings here"),
-    ("quantization_method", "weights are quantized as bitsandbytes does it"),
 ];
 
 /// The file and what has been read of it.
 pub(in crate::tools) struct Reader<'a> {
     pub keys: &'a Keys<'a>,
-    /// The whole text, of which a script's keys are a part only.
+    /// The script that the keys are of, where they are of one.
+    pub script: Option<&'a Script>,
+    /// The text of a file with keys, whose values may refer to each other, or the code of a script.
     pub text: &'a str,
     /// The tool whose words the file has.
     pub tool: Tool,
     pub recipe: Recipe,
     /// What the file says of the tool's training beside the recipe.
     pub choices: StackChoices,
+    /// Numbers that depend on how many rows the data have.
+    pub later: AskedLater,
+    /// Rows are as long as they come: nothing cuts them.
+    pub is_uncut: bool,
+    /// A regular expression in the place of the target modules.
+    pub expression: Option<String>,
     trains: Tool,
     said: BTreeSet<&'static str>,
-    unread: Vec<String>,
+    passed_over: PassedOver,
     notes: Vec<String>,
     data_notes: Vec<String>,
     assumed: Vec<String>,
 }
 
 impl<'a> Reader<'a> {
-    pub(in crate::tools) fn new(keys: &'a Keys<'a>, text: &'a str, [trains, tool]: [Tool; 2]) -> Self {
+    pub(in crate::tools) fn new(keys: &'a Keys<'a>, [trains, tool]: [Tool; 2]) -> Self {
         let data = DataSettings {
             held_out: HeldOut::Files(Vec::new()),
             ..DataSettings::default()
         };
         Self {
             keys,
-            text,
+            script: None,
+            text: "",
             tool,
             recipe: Recipe::new("", data),
             choices: StackChoices::default(),
+            later: AskedLater::default(),
+            is_uncut: false,
+            expression: None,
             trains,
             said: BTreeSet::new(),
-            unread: Vec::new(),
+            passed_over: PassedOver::default(),
             notes: Vec::new(),
             data_notes: Vec::new(),
             assumed: Vec::new(),
         }
+    }
+
+    /// A reader of a script, which says what could not be taken over of it.
+    pub(in crate::tools) fn of_script(keys: &'a Keys<'a>, script: &'a Script, tools: [Tool; 2]) -> Self {
+        let mut reader = Self {
+            script: Some(script),
+            text: &script.code,
+            ..Self::new(keys, tools)
+        };
+        for note in &script.notes {
+            let concern = Concern::of(tools, &note.key);
+            // Several arguments may rest on one assumption.
+            if concern.training && !reader.notes.contains(&note.text) {
+                reader.note(note.text.clone());
+            }
+            if concern.costs && !reader.assumed.contains(&note.text) {
+                reader.assume(note.text.clone());
+            }
+        }
+        reader
     }
 
     /// The behaviour of the tool that trains, which need not be the one whose words the file has.
@@ -168,46 +200,53 @@ impl<'a> Reader<'a> {
         self.said("gradient_checkpointing");
     }
 
-    /// What was read, with the keys that were not.
-    pub(in crate::tools) fn finish(mut self) -> Imported {
+    /// What was read of a file whose tool was told so, with the keys that were not.
+    pub(in crate::tools) fn finish(mut self, told_by: &'static str) -> Imported {
         for (key, what) in WITHOUT {
-            let is_on = self.keys.raw(key).is_some_and(|value| !is_off(value) && value != "bnb");
-            if is_on {
+            if self.keys.raw(key).is_some_and(|value| !is_off(value)) {
                 self.notes.push(format!("`{key}` is left out: {what}"));
             }
         }
         self.assume_more();
-        // Both before what is off is looked at, which reads it.
-        let [mut unread, mut uncounted] = [OF_NO_SETTING, OF_NO_BYTES].map(|harmless| self.keys.unread(harmless));
-        for left in [&mut unread, &mut uncounted] {
-            left.retain(|key| self.keys.raw(key).is_some_and(|value| !is_off(value)));
-            if is_script(self.keys.path()) {
-                let arguments = script::argument_names(self.text);
-                left.retain(|key| arguments.contains(key));
-            }
-        }
-        unread.extend(self.unread);
+        self.pass_over();
+        let PassedOver {
+            told,
+            uncounted,
+            silent,
+            unknown,
+        } = self.passed_over;
+        let of_rows = |key: &&String| key.starts_with("dataset");
         Imported {
             tool: self.trains,
+            told_by,
             words: self.tool,
             recipe: self.recipe,
             choices: self.choices,
+            later: self.later,
+            is_uncut: self.is_uncut,
+            expression: self.expression,
             said: self.said,
-            unread,
-            uncounted,
+            told,
+            silent,
+            uncounted: unknown.iter().filter(|key| !of_rows(key)).cloned().collect(),
+            unread: unknown,
             notes: self.notes,
             data_notes: self.data_notes,
-            assumed: self.assumed,
+            assumed: [uncounted, self.assumed].concat(),
+        }
+    }
+
+    /// Sorts the keys that no reader took. Values that the file itself refers to are no keys of the tool.
+    fn pass_over(&mut self) {
+        let mut left = self.keys.unread();
+        left.retain(|(key, _)| !refers_to(self.text, key));
+        for (key, value) in left {
+            self.passed_over.take([self.tool, self.trains], &key, value);
         }
     }
 
     /// Says what a setting of the tool leaves out of the recipe.
     fn assume_more(&mut self) {
-        if self.tool.says_training() && !self.recipe.batch.packing {
-            self.assume(
-                "rows are not packed: the figures are those of a batch whose longest row is as long as allowed",
-            );
-        }
         let Some(adapter) = &self.recipe.adapter else { return };
         let has_layers = adapter.layers_to_transform.is_some();
         let has_experts = !adapter.target_parameters.is_empty();
@@ -219,45 +258,54 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Names the keys of a part that were not read.
-    pub(in crate::tools) fn part_unread(&mut self, part: &Keys<'_>, prefix: &str, harmless: &[&str]) {
-        let mut unread = part.unread(harmless);
-        unread.retain(|key| part.raw(key).is_some_and(|value| !is_off(value)));
-        self.unread
-            .extend(unread.into_iter().map(|key| format!("{prefix}{key}")));
+    /// Sorts the keys of a part that no reader took; `prefix` is the part's name with a dot.
+    pub(in crate::tools) fn part_unread(&mut self, part: &Keys<'_>, prefix: &str) {
+        for (key, value) in part.unread() {
+            self.passed_over
+                .take([self.tool, self.trains], &format!("{prefix}{key}"), value);
+        }
     }
 
     /// Says that a word of the tool is not known, and what is taken in its place.
     pub(in crate::tools) fn unknown_word(&mut self, key: &str, word: &str, taken: &str) {
         let message = format!("`{key}: {word}` is not known here: {taken} is taken; change it in the file");
-        match key.starts_with("data") || key.contains("template") || key == "split" {
+        // A template is written whatever rows there are.
+        match key.starts_with("data") || key == "split" {
             true => self.data_note(message),
             false => self.note(message),
         }
     }
 
-    /// Sets the optimizer by the tool's name for it.
+    /// Sets the optimizer by the tool's name for it, or by its class.
     pub(in crate::tools) fn optimizer(&mut self, key: &str, name: &str) {
-        let unpaged = name.strip_prefix("paged_").and_then(optimizer_called);
-        let kind = match (optimizer_called(name), unpaged) {
-            (Some(kind), _) => kind,
-            (None, Some(kind)) => {
-                self.note(format!(
-                    "`{key}: {name}` has no paged form here: {kind} is taken, whose states lie on the device"
-                ));
-                self.choices.optimizer = Some(optimizer_named(name));
-                kind
-            }
-            (None, None) => return self.unknown_optimizer(key, name),
-        };
-        self.recipe.optimizer.kind = kind;
-        self.said("optimizer");
+        self.optimizer_of(&format!("{key}: {name}"), name);
     }
 
-    /// Says that an optimizer is not known, and takes what its name tells of its states.
-    pub(in crate::tools) fn unknown_optimizer(&mut self, key: &str, name: &str) {
-        self.choices.optimizer = Some(optimizer_named(name));
-        self.unknown_word(key, name, self.recipe.optimizer.kind.name());
+    /// Sets the optimizer of this name, which the file has in these words. What it does otherwise than the one that is taken is told.
+    pub(in crate::tools) fn optimizer_of(&mut self, words: &str, name: &str) {
+        let Some(called) = optimizer_called(name) else {
+            let kind = self.recipe.optimizer.kind;
+            self.note(format!(
+                "`{words}` is no optimizer that is known here: {kind} is taken; change it in the file"
+            ));
+            self.assume(format!(
+                "`{words}` is no optimizer that is known here: the states of {kind} are counted"
+            ));
+            return;
+        };
+        let kind = called.kind;
+        self.recipe.optimizer.kind = kind;
+        self.said("optimizer");
+        let Some(differs) = called.differs else { return };
+        let what = differs.what;
+        self.choices.optimizer = Some(differs.keeps);
+        self.note(format!(
+            "`{words}` {what}: {kind} is taken in its place; change it in the file"
+        ));
+        self.assume(format!(
+            "`{words}` {what}: its states are counted as {} for each trained value",
+            differs.kept()
+        ));
     }
 
     /// Sets the schedule.

@@ -1,6 +1,6 @@
 //! [`ImportRow`]: how a tool's file is told and read.
 
-use super::{Keys, Reader, StackFileError};
+use super::{Keys, Library, Reader, StackFileError};
 use crate::tools::Tool;
 
 /// What a tool's file is.
@@ -10,13 +10,15 @@ pub(in crate::tools) enum FileKind {
     Adapter,
     /// All of a training.
     Training,
-    /// A program in Python, told by this word.
-    Script(&'static str),
+    /// A program in Python.
+    Script,
 }
 
 /// What is to be known of reading a tool's file.
 pub(in crate::tools) struct ImportRow {
     pub file: FileKind,
+    /// Library whose scripts train in the tool, where there is one.
+    pub library: Option<Library>,
     /// Whether some keys are the tool's, and no other's.
     pub has_own_keys: fn(&Keys<'_>) -> bool,
     /// Whether some keys are the tool's, where they are not another's own.

@@ -4,11 +4,18 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::{FileKind, Keys, StackFileError, script};
+use super::command_line::CommandLine;
+use super::{FileKind, Keys, Library, Script, StackFileError};
 use crate::tools::Tool;
 
 /// A file that is larger is none that a person wrote.
 const LARGEST: u64 = 4 << 20;
+
+/// A notebook holds what its cells printed, pictures too.
+const LARGEST_NOTEBOOK: u64 = 64 << 20;
+
+/// Ending of a notebook's name.
+const NOTEBOOK: &str = "ipynb";
 
 /// The text of a settings file.
 pub(in crate::tools) fn text_of(path: &Path) -> Result<String, StackFileError> {
@@ -16,16 +23,20 @@ pub(in crate::tools) fn text_of(path: &Path) -> Result<String, StackFileError> {
         path: path.to_owned(),
         source,
     };
-    if std::fs::metadata(path).map_err(failed)?.len() > LARGEST {
-        return Err(StackFileError::TooLarge { path: path.to_owned() });
+    let largest = match path.extension().is_some_and(|end| end == NOTEBOOK) {
+        true => LARGEST_NOTEBOOK,
+        false => LARGEST,
+    };
+    if std::fs::metadata(path).map_err(failed)?.len() > largest {
+        let path = path.to_owned();
+        return Err(StackFileError::TooLarge { path, largest });
     }
     let bytes = std::fs::read(path).map_err(failed)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The tool that trains from a file: what its keys tell, or the one that is asked for.
-pub(in crate::tools) fn tool_of(keys: &Keys<'_>, text: &str, asked: Option<Tool>) -> Result<Tool, StackFileError> {
-    let asked = asked.or_else(|| script_of(keys.path(), text));
+pub(in crate::tools) fn tool_of(keys: &Keys<'_>, asked: Option<Tool>) -> Result<Tool, StackFileError> {
     told_by(keys).map_or_else(
         || {
             asked.ok_or_else(|| StackFileError::UnknownTool {
@@ -37,11 +48,30 @@ pub(in crate::tools) fn tool_of(keys: &Keys<'_>, text: &str, asked: Option<Tool>
     )
 }
 
-/// The tool whose words a file has. An adapter's are those of the adapter's tool, whichever is to train it; a file
+/// The tool that trains from a script, which is that of its library or another one that is asked for and whose own are scripts, and
+/// the tool whose words the script has. Those of transformers' Trainer are TRL's.
+pub(in crate::tools) fn tools_of_script(script: &Script, asked: Option<Tool>) -> [Tool; 2] {
+    let of = |library: Library| {
+        let mut all = Tool::ALL.iter().copied();
+        let found = all.find(|tool| tool.import().library == Some(library));
+        found.expect("each library has a tool that its scripts train in")
+    };
+    let own = of(script.library);
+    let trains = asked
+        .filter(|tool| tool.import().file == FileKind::Script)
+        .unwrap_or(own);
+    let words = match own.import().file {
+        FileKind::Adapter => of(Library::Trl),
+        FileKind::Training | FileKind::Script => own,
+    };
+    [trains, words]
+}
+
+/// The tool whose words a settings file has. An adapter's are those of the adapter's tool, whichever is to train it; a file
 /// for a tool whose own are scripts has those of the tool with the same trainer.
 pub(in crate::tools) fn words_of(tool: Tool, keys: &Keys<'_>) -> Tool {
     let is_of_adapter = |one: &Tool| one.import().file == FileKind::Adapter && (one.import().has_own_keys)(keys);
-    let is_lent = matches!(tool.import().file, FileKind::Script(_)) && !is_script(keys.path());
+    let is_lent = tool.import().file == FileKind::Script;
     let is_lender = |one: &Tool| is_lent && (one.import().has_shared_keys)(keys);
     let mut all = Tool::ALL.iter().copied();
     all.find(|one| is_of_adapter(one) || is_lender(one)).unwrap_or(tool)
@@ -57,52 +87,75 @@ fn titles_of_trainings() -> String {
     }
 }
 
-/// Whether a file is a Python program.
+/// Whether a file is a Python program, or a notebook.
 pub(in crate::tools) fn is_script(path: &Path) -> bool {
-    path.extension().is_some_and(|end| end == "py")
+    path.extension().is_some_and(|end| end == "py" || end == NOTEBOOK)
 }
 
-/// The tool whose scripts have a word that stands in this one.
-fn script_of(path: &Path, text: &str) -> Option<Tool> {
-    let is_its = |tool: &Tool| matches!(tool.import().file, FileKind::Script(word) if text.contains(word));
-    Tool::ALL.iter().copied().find(|tool| is_script(path) && is_its(tool))
-}
-
-/// An adapter's config serves every tool that is built on PEFT; other files are their tool's.
+/// An adapter's config serves every tool that is built on PEFT, and keys of one trainer the tools that have it; other files are their
+/// tool's.
 fn asked_for(asked: Option<Tool>, found: ToldBy) -> Tool {
-    let is_script = |tool: &Tool| matches!(tool.import().file, FileKind::Script(_));
     match (asked, found) {
         (Some(asked), ToldBy::OwnKeys(found)) if found.import().file == FileKind::Adapter => asked,
-        // Programs with the same trainer.
-        (Some(asked), ToldBy::SharedKeys(_)) if is_script(&asked) => asked,
+        (Some(asked), ToldBy::SharedKeys(_)) if asked.import().file != FileKind::Adapter => asked,
         (_, ToldBy::OwnKeys(found) | ToldBy::SharedKeys(found)) => found,
     }
 }
 
-/// The keys of a file's text.
-pub(in crate::tools) fn parsed(path: &Path, text: &str) -> Result<Map<String, Value>, StackFileError> {
+/// The text of a settings file, taken apart.
+#[derive(Debug, Default)]
+pub(in crate::tools) struct Parsed {
+    pub values: Map<String, Value>,
+    /// What the command starts that they are options of; nothing where they are of a file.
+    pub started: Vec<String>,
+    /// What is left out of the values, with what to do.
+    pub notes: Vec<String>,
+}
+
+/// The keys of the text of a settings file.
+pub(in crate::tools) fn parsed(path: &Path, text: &str) -> Result<Parsed, StackFileError> {
     let syntax = |message: String| StackFileError::Syntax {
         path: path.to_owned(),
         message,
     };
-    if is_script(path) {
-        return Ok(script::python(text));
-    }
+    let keys_alone = |values| Parsed {
+        values,
+        ..Parsed::default()
+    };
     let read = match serde_json::from_str(text) {
         Ok(value) => Ok(value),
         Err(_) => serde_saphyr::from_str::<Value>(text).map_err(|error| error.to_string()),
     };
+    // A command with a colon in it is a map of one key to YAML.
+    let is_command = |key: &String| key.contains(" --");
     match read {
-        Ok(Value::Object(values)) => Ok(values),
-        other => {
-            let arguments = script::arguments(text);
-            match (arguments.is_empty(), other) {
-                (false, _) => Ok(arguments),
-                (true, Ok(_)) => Err(syntax("it holds no keys".into())),
-                (true, Err(message)) => Err(syntax(message)),
-            }
-        }
+        Ok(Value::Object(values)) if !values.keys().any(is_command) => Ok(keys_alone(values)),
+        other => match (of_commands(CommandLine::all(text)), other) {
+            (Some(parsed), _) => Ok(parsed),
+            (None, Ok(_)) => Err(syntax("it holds no keys".into())),
+            (None, Err(message)) => Err(syntax(message)),
+        },
     }
+}
+
+/// The command with the most options, which is the one that trains; the others are told. `None` where there is no command.
+fn of_commands(mut commands: Vec<CommandLine>) -> Option<Parsed> {
+    let most = commands.iter().map(|command| command.options.len()).max()?;
+    let at = commands.iter().position(|command| command.options.len() == most)?;
+    let CommandLine { started, options } = commands.remove(at);
+    let others: Vec<String> = commands.iter().map(|command| command.started.join(" ")).collect();
+    let note = (!others.is_empty()).then(|| {
+        format!(
+            "of several commands the one with the most options is read, `{}`, and not `{}`; give it in a file of its own",
+            started.join(" "),
+            others.join("`, `")
+        )
+    });
+    Some(Parsed {
+        values: options,
+        started,
+        notes: note.into_iter().collect(),
+    })
 }
 
 /// A tool, and which of its keys a file has.
@@ -125,7 +178,7 @@ fn told_by(keys: &Keys<'_>) -> Option<ToldBy> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Imported, read_recipe};
+    use super::super::{Imported, parse_recipe, read_recipe};
     use super::*;
 
     fn of(text: &str) -> Result<Imported, StackFileError> {
@@ -152,6 +205,18 @@ mod tests {
         ] {
             assert_eq!(of(text).unwrap().tool, tool, "{text}");
         }
+    }
+
+    #[test]
+    fn a_tool_that_is_asked_for_counts_where_keys_tell_none_alone() {
+        let of = |text: &str, asked: Tool| parse_recipe(Path::new("a.yaml"), text, Some(asked)).unwrap().tool;
+        let shared = "model_name_or_path: m\nper_device_train_batch_size: 2\n";
+        for asked in [Tool::Trl, Tool::LlamaFactory, Tool::Unsloth] {
+            assert_eq!(of(shared, asked), asked);
+            assert_eq!(of("nothing: 1\n", asked), asked);
+        }
+        assert_eq!(of(shared, Tool::Peft), Tool::Trl, "an adapter's config has other keys");
+        assert_eq!(of("base_model: m\n", Tool::Trl), Tool::Axolotl);
     }
 
     #[test]

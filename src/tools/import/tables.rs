@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::Keys;
 use crate::tools::{Tool, Word};
-use peft_tune_core::recipe::{AdapterInit, AttentionImplementation, ScheduleKind};
+use peft_tune_core::recipe::{AttentionImplementation, ScheduleKind};
 
 /// The one of some rows whose words the file has: no key says otherwise, most say the same, and the fewest are missing.
 pub(in crate::tools) fn row_of<T>(
@@ -46,11 +46,6 @@ fn is_same(found: &Value, wanted: &Value) -> bool {
             .all(|(key, value)| found.get(key).is_some_and(|found| is_same(found, value))),
         (found, wanted) => found == wanted,
     }
-}
-
-/// How adapters start.
-pub(in crate::tools) fn init(keys: &Keys<'_>, tool: Tool) -> Option<AdapterInit> {
-    row_of(keys, AdapterInit::ALL.map(|init| (init, (tool.keys().init)(init))))
 }
 
 /// How attention is computed.

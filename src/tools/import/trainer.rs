@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{Reader, StackFileError, tables};
 use peft_tune_core::recipe::settings::setting;
-use peft_tune_core::recipe::{OptimizerKind, ParamValue, ScheduleKind, TrainingLength};
+use peft_tune_core::recipe::{OptimizerKind, ParamValue, Precision, ScheduleKind, TrainingLength};
 
 /// A tool's names for what all of them have.
 pub(in crate::tools) struct TrainerKeys {
@@ -13,6 +13,8 @@ pub(in crate::tools) struct TrainerKeys {
     /// The optimizer where the file names none.
     pub usual_optimizer: &'static str,
     pub scheduler: &'static str,
+    /// A backend or a mode of the compiler turns it on.
+    pub compiles_by_mode: bool,
 }
 
 impl TrainerKeys {
@@ -22,6 +24,7 @@ impl TrainerKeys {
         optimizer: "optim",
         usual_optimizer: "adamw_torch_fused",
         scheduler: "lr_scheduler_type",
+        compiles_by_mode: true,
     };
 }
 
@@ -33,7 +36,11 @@ pub(in crate::tools) fn read(reader: &mut Reader<'_>, names: &TrainerKeys) -> Re
     optimizer(reader, names)?;
     course(reader, names.epochs, names.scheduler)?;
     evaluation(reader)?;
+    compiler(reader, names)?;
     let keys = reader.keys;
+    if !keys.has("per_device_train_batch_size") {
+        reader.value("micro_batch", "per_gpu_train_batch_size", keys)?;
+    }
     if let Some(seed) = keys.raw("seed") {
         let number = keys.number("seed")?.filter(|seed| *seed >= 0.0 && seed.fract() == 0.0);
         reader.recipe.training.seed =
@@ -48,6 +55,20 @@ pub(in crate::tools) fn read(reader: &mut Reader<'_>, names: &TrainerKeys) -> Re
         reader.recipe.batch.group_by_length = grouped;
     }
     reading(reader)
+}
+
+/// The compiler, and products of F32 in TF32, which no recipe has.
+fn compiler(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let has_mode = ["torch_compile_backend", "torch_compile_mode"].map(|key| keys.has(key));
+    if names.compiles_by_mode && has_mode.contains(&true) {
+        reader.recipe.torch.torch_compile = true;
+        reader.said("torch_compile");
+    }
+    if keys.flag("tf32")?.unwrap_or(false) && reader.recipe.precision == Precision::Fp32 {
+        reader.note("`tf32: true` is not carried over: products of F32 are in TF32 there, and in F32 here");
+    }
+    Ok(())
 }
 
 /// What reads rows: threads that tokenise, processes of the loader, and how far it is ahead.
@@ -92,7 +113,12 @@ fn reading(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
 
 fn optimizer(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), StackFileError> {
     let keys = reader.keys;
-    let name = keys.text(names.optimizer)?;
+    // An earlier version has a flag for one.
+    let is_adafactor = keys.flag("adafactor")?.unwrap_or(false);
+    let name = match is_adafactor {
+        true => Some(OptimizerKind::Adafactor.name().to_owned()),
+        false => keys.text(names.optimizer)?,
+    };
     if let Some(name) = &name {
         reader.optimizer(names.optimizer, name);
     }
@@ -158,6 +184,12 @@ fn schedule_arguments(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let Some(part) = reader.keys.part("lr_scheduler_kwargs", "lr_scheduler_kwargs.") else {
         return Ok(());
     };
+    let lowest = part.number("min_lr")?;
+    let rate = reader.recipe.optimizer.learning_rate;
+    if let Some(lowest) = lowest.filter(|_| reader.recipe.schedule.kind == ScheduleKind::CosineWithMinLr) {
+        reader.recipe.schedule.min_lr_rate = Some((lowest / rate).clamp(0.0, 1.0));
+        reader.said("min_lr_rate");
+    }
     for (argument, name) in reader.recipe.schedule.kind.row().arguments {
         let (Some(row), Some(value)) = (setting(name), part.raw(argument)) else {
             continue;
@@ -173,16 +205,19 @@ fn schedule_arguments(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         }
         reader.said(row.name);
     }
-    reader.part_unread(&part, "lr_scheduler_kwargs.", &[]);
+    reader.part_unread(&part, "lr_scheduler_kwargs.");
     Ok(())
 }
 
 fn evaluation(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
     let strategy = keys.text("eval_strategy")?.or(keys.text("evaluation_strategy")?);
-    let steps = keys.number("eval_steps")?.filter(|steps| *steps >= 1.0);
-    if strategy.as_deref().unwrap_or("steps") == "steps" {
-        reader.recipe.training.evaluate_every = steps.map(|steps| steps as u64);
+    let steps = keys.number("eval_steps")?;
+    if strategy.as_deref().unwrap_or("steps") != "steps" {
+        return Ok(());
     }
+    reader.recipe.training.evaluate_every = steps.filter(|steps| *steps >= 1.0).map(|steps| steps as u64);
+    // Less than one is a share of all steps.
+    reader.later.evaluation_share = steps.filter(|share| *share > 0.0 && *share < 1.0);
     Ok(())
 }

@@ -13,6 +13,7 @@ use crate::tools::export::hf_trainer::{TRAINER_SHARES, TrainerWords};
 use crate::tools::export::modules::module_names;
 use crate::tools::export::reading::Reading;
 use crate::tools::export::{ExportInput, ExportRow, RenderError, Rendered, TokenFiles};
+use peft_tune_core::python_json;
 use peft_tune_core::recipe::{
     AdapterSettings, DataFormat, DataSettings, HeldOut, HubDataSet, HubPart, LossOn, Precision, Recipe, TargetModules,
     TargetPreset, TemplateTargets,
@@ -108,7 +109,7 @@ fn model(draft: &mut Draft<'_>, recipe: &Recipe) {
 /// What the weights of a model are stored in, by its `config.json`.
 fn stored_in(folder: &Path) -> Option<String> {
     let text = std::fs::read_to_string(folder.join("config.json")).ok()?;
-    let config: Value = serde_json::from_str(&text).ok()?;
+    let config: Value = python_json::from_str(&text).ok()?;
     let stored = config.get("dtype").or_else(|| config.get("torch_dtype"))?;
     Some(stored.as_str()?.to_owned())
 }

@@ -6,11 +6,12 @@ use serde_json::{Map, Value};
 
 use super::memory;
 use crate::tools::Tool;
+use crate::tools::import::adapter_start::PISSA_INIT;
 use crate::tools::import::data::{is_file, located, on_hub, rename};
-use crate::tools::import::{Keys, Reader, StackFileError, adapter, precision, text_of, trainer};
+use crate::tools::import::{Keys, Reader, StackFileError, adapter, precision, preference, text_of, trainer};
 use peft_tune_core::recipe::{
-    Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerKind, ScheduleKind, TargetModules, TargetPreset,
-    TrainingData, TrainingLength,
+    Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, ScheduleKind, TargetModules, TargetPreset, TrainingData,
+    TrainingLength,
 };
 
 const ADAPTER: adapter::AdapterKeys = adapter::AdapterKeys {
@@ -21,6 +22,7 @@ const ADAPTER: adapter::AdapterKeys = adapter::AdapterKeys {
     layers: "layers_to_transform",
     rank_pattern: "rank_pattern",
     alpha_pattern: "alpha_pattern",
+    init: PISSA_INIT,
 };
 
 const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
@@ -35,6 +37,15 @@ const TRAINER: trainer::TrainerKeys = trainer::TrainerKeys {
     ..trainer::TrainerKeys::OF_TRANSFORMERS
 };
 
+/// Flags that go before the optimizer's name, each with the optimizer that is taken then.
+const OPTIMIZERS: [(&str, &str); 5] = [
+    ("use_galore", "galore_adamw"),
+    ("use_apollo", "apollo_adamw"),
+    ("use_badam", "badam"),
+    ("use_adam_mini", "adam_mini"),
+    ("use_muon", "muon"),
+];
+
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
     reader.recipe.model = keys.text("model_name_or_path")?.unwrap_or_default();
@@ -45,16 +56,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         Some(other) => return Err(keys.wrong("finetuning_type", &other.into(), "write lora or full")),
     }
     reader.said("method");
-    if let Some(stage) = keys
-        .text("stage")?
-        .filter(|stage| !["sft", "pt"].contains(&stage.as_str()))
-    {
-        return Err(keys.wrong(
-            "stage",
-            &stage.into(),
-            "write sft or pt: nothing else can be trained or predicted here",
-        ));
-    }
+    preference::factor(reader, keys, &["pref_beta"])?;
     precision::read(reader, &PRECISION)?;
     reader.values(&[Tool::LlamaFactory])?;
     adapter::read(reader, &ADAPTER)?;
@@ -69,16 +71,32 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     trainer::read(reader, &TRAINER)?;
     let is_off = keys.flag("disable_gradient_checkpointing")?;
     reader.recomputes(is_off.map(|is_off| !is_off), keys.flag("use_unsloth_gc")?);
+    packing(reader)?;
     memory::read(reader)?;
-    if keys.flag("use_muon")?.unwrap_or(false) {
-        reader.recipe.optimizer.kind = OptimizerKind::Muon;
-        (reader.choices.optimizer, reader.choices.foreach) = (None, None);
-        reader.said("optimizer");
+    for (flag, name) in OPTIMIZERS {
+        if keys.flag(flag)?.unwrap_or(false) {
+            (reader.choices.optimizer, reader.choices.foreach) = (None, None);
+            reader.optimizer_of(&format!("{flag}: true"), name);
+            break;
+        }
     }
     if keys.flag("disable_shuffling")?.unwrap_or(false) {
         reader.recipe.training.shuffle = false;
     }
     data(reader)
+}
+
+/// Packing by either key. Without the second one rows in one sequence see each other there.
+fn packing(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    if reader.keys.flag("neat_packing")?.unwrap_or(false) {
+        reader.recipe.batch.packing = true;
+        reader.said("packing");
+    } else if reader.recipe.batch.packing {
+        reader.note(
+            "`packing: true` without `neat_packing`: rows of one sequence see each other there, and here they do not",
+        );
+    }
+    Ok(())
 }
 
 /// What LLaMA-Factory (0.9.5) takes where nothing is said.
@@ -115,8 +133,8 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         false => LossOn::Completions,
     };
     data.max_rows = keys.count("max_samples")?.map(|rows| rows as usize);
-    let share = keys.number("val_size")?.filter(|share| *share > 0.0 && *share < 1.0);
-    data.held_out = match (share, held_out.as_slice()) {
+    let share = reader.held_out_share(keys, "val_size")?;
+    reader.recipe.data.held_out = match (share, held_out.as_slice()) {
         (Some(share), _) => HeldOut::Fraction(share),
         (None, [one]) => HeldOut::File(one.clone()),
         (None, _) => HeldOut::Files(held_out),
@@ -177,10 +195,11 @@ fn named(reader: &mut Reader<'_>, known: &Map<String, Value>, key: &str) -> Resu
         let file = entry.and_then(|entry| entry.get("file_name")).and_then(Value::as_str);
         if let (Some(entry), None) = (entry, file) {
             let set = Keys::new(keys.path(), entry);
-            if let Some(on_hub) = on_hub(&set, "hf_hub_url")? {
-                all.push(on_hub);
+            let on_hub = on_hub(&set, "hf_hub_url")?;
+            if !on_hub.is_empty() {
+                all.extend(on_hub);
                 if key == "dataset" {
-                    rows(&mut reader.recipe.data, &set)?;
+                    layout(reader, &set)?;
                 }
                 continue;
             }
@@ -194,13 +213,47 @@ fn named(reader: &mut Reader<'_>, known: &Map<String, Value>, key: &str) -> Resu
         };
         all.push(folder(keys)?.join(file));
         if key == "dataset" {
-            rows(&mut reader.recipe.data, &Keys::new(keys.path(), entry))?;
+            layout(reader, &Keys::new(keys.path(), entry))?;
         }
     }
     Ok(all)
 }
 
-/// What a row of a data set is.
+/// What a row of a data set is, of answers or of preferences.
+fn layout(reader: &mut Reader<'_>, entry: &Keys<'_>) -> Result<(), StackFileError> {
+    match reader.recipe.trainer.is_sft() {
+        true => rows(&mut reader.recipe.data, entry),
+        false => pairs(&mut reader.recipe.data, entry),
+    }
+}
+
+/// What a row of preferences is: its columns, with the names that LLaMA-Factory has where none are given.
+fn pairs(data: &mut DataSettings, entry: &Keys<'_>) -> Result<(), StackFileError> {
+    let is_chat = entry.text("formatting")?.as_deref() == Some("sharegpt");
+    let columns = entry.part("columns", "columns.");
+    let names = match is_chat {
+        true => [
+            ("prompt", "messages", "conversations"),
+            ("completion", "response", "completion"),
+        ],
+        false => [
+            ("prompt", "prompt", "instruction"),
+            ("completion", "response", "output"),
+        ],
+    };
+    let answers = [
+        ("chosen", "chosen", "chosen"),
+        ("rejected", "rejected", "rejected"),
+        ("label", "kto_tag", "label"),
+    ];
+    for (name, key, usual) in names.into_iter().chain(answers) {
+        let own = columns.as_ref().map(|columns| columns.text(key)).transpose()?.flatten();
+        rename(data, name, Some(own.unwrap_or_else(|| usual.to_owned())));
+    }
+    Ok(())
+}
+
+/// What a row of answers is.
 fn rows(data: &mut DataSettings, entry: &Keys<'_>) -> Result<(), StackFileError> {
     let columns = entry.part("columns", "columns.");
     let column = |name: &str| columns.as_ref().map(|columns| columns.text(name)).transpose();

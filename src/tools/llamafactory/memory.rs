@@ -12,6 +12,7 @@ pub(super) const BEHAVIOUR: StackBehaviour = StackBehaviour {
     foreach: false,
     liger_has_loss: true,
     host_updates: HostUpdates::DeepSpeed,
+    unproven: Some("no measurement of LLaMA-Factory was compared"),
     ..StackBehaviour::PLAIN
 };
 
@@ -24,11 +25,11 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     if let Some(method) = reader
         .keys
         .text("quantization_method")?
-        .filter(|method| method != "bnb")
+        .filter(|method| !["bnb", "bitsandbytes"].contains(&method.as_str()))
     {
-        reader.assume(format!(
-            "`quantization_method: {method}` is not known here: weights of bitsandbytes are assumed"
-        ));
+        let told = format!("`quantization_method: {method}` is not known here: weights of bitsandbytes are taken");
+        reader.note(told.clone());
+        reader.assume(told);
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 mod export;
 mod import;
 mod keys;
+mod known_keys;
 mod memory;
 
 use super::import::{FileKind, ImportRow};
@@ -15,14 +16,18 @@ pub(super) const ROW: ToolRow = ToolRow {
     title: "LLaMA-Factory",
     aliases: &["llama-factory"],
     keys: keys::KEYS,
+    known: known_keys::KNOWN,
     family: None,
     export: export::EXPORT,
     import: ImportRow {
         file: FileKind::Training,
+        library: None,
         has_own_keys: |keys| {
-            ["finetuning_type", "cutoff_len", "lora_target", "stage"]
-                .iter()
-                .any(|key| keys.has(key))
+            let of_training = ["finetuning_type", "cutoff_len", "lora_target", "stage"];
+            // Files that train nothing.
+            let of_models = ["adapter_name_or_path", "export_dir", "infer_backend"];
+            let has = |all: &[&str]| all.iter().any(|key| keys.has(key));
+            has(&of_training) || has(&of_models)
         },
         has_shared_keys: |_| false,
         learns_completions: false,

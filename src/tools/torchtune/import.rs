@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use super::builders::Builder;
 use super::memory;
 use crate::tools::Tool;
-use crate::tools::import::data::{Split, files, on_hub, rename};
-use crate::tools::import::{Keys, Reader, StackFileError, adapter, tables};
+use crate::tools::import::data::{Split, hub_set, rename};
+use crate::tools::import::{Keys, Reader, StackFileError, adapter, preference, tables};
 use peft_tune_core::predict::stack::{Dtypes, Number};
 use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{
@@ -19,7 +20,6 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
     model(reader)?;
     reader.recipe.batch.micro_batch = 1;
-    reader.recipe.batch.sequence_length = 2048;
     for (name, key) in [
         ("micro_batch", "batch_size"),
         ("gradient_accumulation", "gradient_accumulation_steps"),
@@ -29,12 +29,11 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     }
     if let Some(tokenizer) = keys.part("tokenizer", "tokenizer.") {
         reader.value("sequence_length", "max_seq_len", &tokenizer)?;
+        let _ = tokenizer.has("_component_");
+        reader.part_unread(&tokenizer, "tokenizer.");
     }
-    if !reader.has_said("sequence_length") {
-        let told = "no `tokenizer.max_seq_len`: rows of 2048 tokens are assumed";
-        reader.note(told);
-        reader.assume(told);
-    }
+    // Its tokenizers cut nothing then.
+    reader.is_uncut = !reader.has_said("sequence_length");
     let folder = keys.part("checkpointer", "checkpointer.");
     let folder = folder.map(|part| part.text("checkpoint_dir")).transpose()?.flatten();
     reader.recipe.model = folder.unwrap_or_default();
@@ -52,8 +51,10 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         reader.recipe.training.seed = seed.max(0.0) as u64;
     }
     reader.recipe.training.shuffle = keys.flag("shuffle")?.unwrap_or(true);
-    // Its loss and its logger are parts that change nothing here.
-    let _ = keys.has("loss");
+    // The loss of answers changes nothing here.
+    if let Some(loss) = keys.part("loss", "loss.") {
+        preference::factor(reader, &loss, &["beta"])?;
+    }
     data(reader)
 }
 
@@ -130,7 +131,7 @@ fn optimizer(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             reader.recipe.optimizer.kind = kind;
             reader.said("optimizer");
         }
-        None => reader.unknown_optimizer("optimizer._component_", &class),
+        None => reader.optimizer("optimizer._component_", &class),
     }
     if reader.recipe.optimizer.kind == OptimizerKind::Sgd {
         // torch's has none unless it is asked for.
@@ -156,7 +157,7 @@ fn optimizer(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         reader.said("beta1");
         reader.said("beta2");
     }
-    reader.part_unread(&part, "optimizer.", &["fused", "offload_gradients", "minimal_size"]);
+    reader.part_unread(&part, "optimizer.");
     Ok(())
 }
 
@@ -186,7 +187,7 @@ fn schedule(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         }
         reader.said(row.name);
     }
-    reader.part_unread(&part, "lr_scheduler.", &[]);
+    reader.part_unread(&part, "lr_scheduler.");
     Ok(())
 }
 
@@ -202,93 +203,96 @@ fn length(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
 
 fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
-    let mut train: Vec<PathBuf> = Vec::new();
+    let (mut train, mut splits): (Vec<PathBuf>, Vec<_>) = (Vec::new(), Vec::new());
     for set in keys.items("dataset", "dataset.") {
-        rows(reader, &set)?;
-        let named = match files(&set, "data_files") {
-            none if none.is_empty() => on_hub(&set, "source")?.into_iter().collect(),
-            named => named,
-        };
-        if named.is_empty() {
-            let source = set.text("source")?.or(set.text("_component_")?).unwrap_or_default();
-            reader.not_a_file("dataset.source", &source);
+        let class = set.text("_component_")?.unwrap_or_default();
+        let builder = Builder::of(&class);
+        match builder {
+            _ if !reader.recipe.trainer.is_sft() => pairs(reader, &set)?,
+            Some(builder) => rows(reader, &set, builder)?,
+            None => reader.unknown_word("dataset._component_", &class, "what the columns of the first row tell"),
         }
-        train.extend(named);
+        train.extend(source(reader, &set, builder)?);
+        splits.push(set.text("split")?);
         reader.value("packing", "packed", &set)?;
-        reader.recipe.data.loss_on = match set.flag("train_on_input")?.unwrap_or(false) {
-            true => LossOn::All,
-            false => LossOn::Completions,
-        };
-        let split = set.text("split")?.unwrap_or_default();
-        match Split::of(&split) {
-            Some(Split::All) => {}
-            Some(Split::First(rows)) => reader.recipe.data.max_rows = Some(rows),
-            // What is left of the rows is there to evaluate on.
-            Some(Split::Percent(percent)) if percent < 100.0 => {
-                reader.recipe.data.held_out = HeldOut::Fraction((100.0 - percent) / 100.0);
-            }
-            Some(Split::Percent(_)) => {}
-            None => reader.unknown_word("dataset.split", &split, "all of the rows"),
-        }
         // One that repeats rows shuffles them itself.
         reader.recipe.training.shuffle |= set.flag("shuffle")?.unwrap_or(false);
-        let harmless = [
-            "source",
-            "new_system_prompt",
-            "passes",
-            "steps",
-            "seed",
-            "batch_size",
-            "accumulation",
-            "devices",
-        ];
-        reader.part_unread(&set, "dataset.", &harmless);
+        reader.part_unread(&set, "dataset.");
     }
     reader.recipe.data.train = train.into();
+    match splits.as_slice() {
+        [Some(one)] => match Split::of(one) {
+            // What is left of most of the rows is there to evaluate on.
+            Some(Split::Percent(percent)) if (50.0..100.0).contains(&percent) => {
+                reader.recipe.data.held_out = HeldOut::Fraction((100.0 - percent) / 100.0);
+            }
+            _ => reader.splits("dataset.split", &splits),
+        },
+        _ => reader.splits("dataset.split", &splits),
+    }
     Ok(())
 }
 
-/// What a row is, by the class of its data set.
-fn rows(reader: &mut Reader<'_>, set: &Keys<'_>) -> Result<(), StackFileError> {
-    let class = set.text("_component_")?.unwrap_or_default();
+/// Files of a data set, or the data set of the hub: the one that its function reads where the config names none.
+fn source(reader: &mut Reader<'_>, set: &Keys<'_>, builder: Option<&Builder>) -> Result<Vec<PathBuf>, StackFileError> {
+    let own = builder.and_then(|builder| Some((builder.source?, builder.configuration)));
+    let (id, configuration) = match own {
+        Some(own) if !set.has("source") && !set.has("data_files") => own,
+        _ => return reader.files_of_set(set, "source", "dataset.source"),
+    };
+    let named = set.text("name")?.or(set.text("subset")?);
+    let configuration = named.or(configuration.map(str::to_owned));
+    let splits = set.text("split")?.unwrap_or_default();
+    let of_split = |split: &str| hub_set(id, configuration.clone(), split.split('[').next());
+    Ok(splits.split('+').filter_map(of_split).collect())
+}
+
+/// Columns of a row of preferences.
+fn pairs(reader: &mut Reader<'_>, set: &Keys<'_>) -> Result<(), StackFileError> {
+    let Some(columns) = set.part("column_map", "column_map.") else {
+        return Ok(());
+    };
+    for name in ["prompt", "chosen", "rejected"] {
+        rename(&mut reader.recipe.data, name, columns.text(name)?);
+    }
+    Ok(())
+}
+
+/// What a row is, by the function of its data set.
+fn rows(reader: &mut Reader<'_>, set: &Keys<'_>, builder: &Builder) -> Result<(), StackFileError> {
     let style = set.text("conversation_style")?;
-    let column = set.text("conversation_column")?;
-    let own_text = set.text("column")?;
     let columns = set.part("column_map", "column_map.");
-    let map = |name: &str| columns.as_ref().map(|columns| columns.text(name)).transpose();
-    let (input, output, instruction) = (
-        map("input")?.flatten(),
-        map("output")?.flatten(),
-        map("instruction")?.flatten(),
-    );
+    let mapped = |name: &str| columns.as_ref().map(|columns| columns.text(name)).transpose();
+    let learns_inputs = set.flag("train_on_input")?.unwrap_or(builder.learns_inputs);
     let data = &mut reader.recipe.data;
-    match class.rsplit('.').next().unwrap_or_default() {
-        "chat_dataset" if style.as_deref() == Some("sharegpt") => {
+    data.loss_on = match learns_inputs {
+        true => LossOn::All,
+        false => LossOn::Completions,
+    };
+    data.format = builder.format;
+    for (name, own) in builder.columns {
+        // The map has the names of the format's two sides.
+        let side = if *name == "prompt" { "input" } else { "output" };
+        rename(
+            data,
+            name,
+            Some(mapped(side)?.flatten().unwrap_or_else(|| (*own).to_owned())),
+        );
+    }
+    match builder.format {
+        DataFormat::Messages if style.as_deref() == Some("sharegpt") => {
             data.format = DataFormat::Sharegpt;
-            rename(data, "conversations", column);
+            rename(data, "conversations", set.text("conversation_column")?);
         }
-        "chat_dataset" => {
-            data.format = DataFormat::Messages;
-            rename(data, "messages", column);
+        DataFormat::Messages => rename(data, "messages", set.text("conversation_column")?),
+        DataFormat::Sharegpt => rename(data, "conversations", mapped("conversations")?.flatten()),
+        DataFormat::Alpaca => {
+            for name in ["instruction", "input", "output"] {
+                rename(data, name, mapped(name)?.flatten());
+            }
         }
-        "alpaca_dataset" | "alpaca_cleaned_dataset" => {
-            data.format = DataFormat::Alpaca;
-            rename(data, "instruction", instruction);
-            rename(data, "input", input);
-            rename(data, "output", output);
-        }
-        "instruct_dataset" => {
-            data.format = DataFormat::PromptCompletion;
-            // Without a map, torchtune's columns are called `input` and `output`.
-            rename(data, "prompt", Some(input.unwrap_or_else(|| "input".into())));
-            rename(data, "completion", Some(output.unwrap_or_else(|| "output".into())));
-        }
-        "text_completion_dataset" => {
-            data.format = DataFormat::Text;
-            rename(data, "text", own_text);
-        }
-        "token_rows" => data.format = DataFormat::Tokenized,
-        _ => reader.unknown_word("dataset._component_", &class, "what the columns of the first row tell"),
+        DataFormat::Text => rename(data, "text", set.text("column")?),
+        _ => {}
     }
     Ok(())
 }

@@ -5,12 +5,15 @@ use peft_tune_core::predict::stack::{
     HostUpdates, LossForm, Number, Raised, Recompute, StackBehaviour, StackRefusal, Unable,
 };
 
+/// Chunks of the hidden states in its usual loss.
+const CHUNKS: u64 = 8;
+
 pub(super) const BEHAVIOUR: StackBehaviour = StackBehaviour {
     name: super::NAME,
     autocast: false,
     raises: Raised::Nothing,
     adapters: [Number::Half, Number::Half],
-    loss: LossForm::Chunked(8),
+    loss: LossForm::Chunked(CHUNKS),
     recompute: Recompute::Nothing,
     holds_logits: false,
     foreach: false,
@@ -37,6 +40,26 @@ pub(super) const BEHAVIOUR: StackBehaviour = StackBehaviour {
 /// # Errors
 /// A value that the tool would not take.
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
-    reader.choices.updates_in_backward = reader.keys.flag("optimizer_in_bwd")?.unwrap_or(false);
+    let keys = reader.keys;
+    reader.choices.updates_in_backward = keys.flag("optimizer_in_bwd")?.unwrap_or(false);
+    if keys.flag("fsdp_cpu_offload")?.unwrap_or(false) {
+        reader.choices.offloads = true;
+        reader.note("FSDP keeps weights and states in the host's memory there; here they lie on the device");
+    }
+    let Some(loss) = keys.part("loss", "loss.") else {
+        return Ok(());
+    };
+    let class = loss.text("_component_")?.unwrap_or_default();
+    let chunks = loss.count("num_output_chunks")?.unwrap_or(CHUNKS);
+    reader.choices.loss = match class.rsplit('.').next().unwrap_or_default() {
+        "CEWithChunkedOutputLoss" | "LinearCrossEntropyLoss" => Some(LossForm::Chunked(chunks)),
+        "CrossEntropyLoss" => Some(LossForm::Full),
+        _ => {
+            reader.assume(format!(
+                "`loss._component_: {class}` is not known here: counted as one in {CHUNKS} chunks"
+            ));
+            None
+        }
+    };
     Ok(())
 }

@@ -1,10 +1,12 @@
 //! torchtune (0.6).
 
+mod builders;
 mod dataset;
 mod export;
 mod families;
 mod import;
 mod keys;
+mod known_keys;
 mod length;
 mod memory;
 mod model;
@@ -23,13 +25,18 @@ pub(super) const ROW: ToolRow = ToolRow {
     title: "torchtune",
     aliases: &[],
     keys: keys::KEYS,
+    known: known_keys::KNOWN,
     family: Some(|family| json!(TorchtuneFamily::of(family))),
     export: export::EXPORT,
     import: ImportRow {
         file: FileKind::Training,
+        library: None,
         has_own_keys: |keys| {
-            let model = keys.part("model", "model.");
-            model.is_some_and(|model| model.has("_component_"))
+            // A training by PPO has several models.
+            let mut models = ["model", "policy_model"]
+                .iter()
+                .filter_map(|key| keys.part(key, "model."));
+            models.any(|model| model.has("_component_"))
         },
         has_shared_keys: |_| false,
         learns_completions: false,

@@ -45,7 +45,7 @@ impl SplitFiles {
         let path = folder.join("README.md");
         let text = text_of(&path).ok()?;
         let (card, _) = text.strip_prefix("---\n")?.split_once("\n---")?;
-        let card = parsed(&path, card).ok()?;
+        let card = parsed(&path, card).ok()?.values;
         let parts = card.get("configs")?.as_array()?.first()?["data_files"].as_array()?;
         let files_of = |split: &str| -> Vec<PathBuf> {
             let paths = parts

@@ -3,15 +3,13 @@
 use std::path::PathBuf;
 
 use super::dataset_card::{self, SplitFiles};
-use super::memory;
+use super::{memory, mixture, peft_example};
 use crate::tools::Tool;
-use crate::tools::import::data::{files, is_file, located, on_hub, rename};
+use crate::tools::import::data::{files, hub_set, is_file, located, rename};
 use crate::tools::import::trainer::{self, TrainerKeys};
-use crate::tools::import::{Keys, Reader, StackFileError, adapter, is_script, precision};
+use crate::tools::import::{Keys, Library, Reader, Script, StackFileError, adapter, precision, preference};
 use peft_tune_core::predict::stack::Number;
-use peft_tune_core::recipe::{
-    Checkpointing, DataFormat, HeldOut, HubDataSet, HubPart, LossOn, ScheduleKind, TrainingLength,
-};
+use peft_tune_core::recipe::{Checkpointing, DataFormat, HeldOut, LossOn, ScheduleKind, TrainingData, TrainingLength};
 
 /// Keys of a YAML or a command line; a script has PEFT's.
 const OF_TRL: adapter::AdapterKeys = adapter::AdapterKeys {
@@ -21,28 +19,24 @@ const OF_TRL: adapter::AdapterKeys = adapter::AdapterKeys {
     layers: "layers_to_transform",
     rank_pattern: "rank_pattern",
     alpha_pattern: "alpha_pattern",
+    init: "init_lora_weights",
 };
 
 const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
     is_double: |keys| {
-        let said = keys.flag("use_bnb_nested_quant")?;
+        let said = keys
+            .flag("use_bnb_nested_quant")?
+            .or(keys.flag(peft_example::IS_DOUBLE)?);
         Ok(said.or(keys.flag("bnb_4bit_use_double_quant")?).unwrap_or(false))
     },
     ..precision::PrecisionKeys::NONE
 };
 
-/// Keys of TRL's trainers that compare answers, or their rewards.
-const OF_PREFERENCES: [&str; 3] = ["beta", "precompute_ref_log_probs", "desirable_weight"];
-
-/// `datasets` builders of files.
-const BUILDERS: [&str; 4] = ["json", "csv", "parquet", "text"];
-
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
-    let keys = reader.keys;
+    let (keys, script, trainer) = (reader.keys, reader.script, reader.recipe.trainer);
     defaults(reader);
-    if OF_PREFERENCES.iter().any(|key| keys.has(key)) {
-        reader.note("a file of one of TRL's trainers of preferences: here it is read as supervised fine-tuning; say which in `trainer`");
-    }
+    peft_example::defaults(reader);
+    preference::read(reader, trainer)?;
     for key in ["model_name_or_path", "model_name", "model_id", "model"] {
         if reader.recipe.model.is_empty()
             && let Some(model) = keys.text(key)?
@@ -50,14 +44,15 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             reader.recipe.model = model;
         }
     }
-    let is_script = is_script(keys.path());
-    // With PEFT's `LoraConfig`, and not with TRL's own arguments.
-    let has_lora_config = is_script && keys.has("r") && !keys.has("lora_r");
-    let has_adapter = keys.flag("use_peft")?.unwrap_or(keys.has("lora_r") || has_lora_config);
-    if has_lora_config {
-        reader.recipe.adapter = Some(adapter::default(8, 8.0, 0.0));
-    }
-    if keys.has("use_peft") {
+    let uses_peft = keys.flag("use_peft")?.or(keys.flag(peft_example::USES_LORA)?);
+    let has_adapter = match script {
+        Some(script) => {
+            usual_of_script(reader, script);
+            script.has_adapter
+        }
+        None => uses_peft.unwrap_or(keys.has("lora_r")),
+    };
+    if script.is_some() || uses_peft.is_some() {
         reader.said("method");
     }
     if !has_adapter {
@@ -65,12 +60,17 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     }
     precision::read(reader, &PRECISION)?;
     if !keys.has("dtype") && !keys.has("torch_dtype") && !reader.recipe.precision.is_quantized() {
-        weights_unsaid(reader, is_script);
+        weights_unsaid(reader, script);
     }
     reader.values(&[Tool::Trl, Tool::Peft])?;
-    adapter::read(reader, if has_lora_config { &adapter::OF_PEFT } else { &OF_TRL })?;
+    if !keys.has("use_liger_kernel") {
+        reader.value("use_liger_kernel", "use_liger", keys)?;
+    }
+    adapter::read(reader, if script.is_some() { &adapter::OF_PEFT } else { &OF_TRL })?;
     if !keys.has("max_length") {
         reader.value("sequence_length", "max_seq_length", keys)?;
+        // Nothing is cut where it is said to be nothing.
+        reader.is_uncut = keys.is_null("max_length") && !reader.has_said("sequence_length");
     }
     trainer::read(reader, &TrainerKeys::OF_TRANSFORMERS)?;
     reader.recomputes(
@@ -78,19 +78,65 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         keys.flag("activation_offloading")?,
     );
     memory::read(reader)?;
-    data(reader)?;
-    targets(reader)?;
-    held_out(reader)
+    peft_example::read(reader)?;
+    match script {
+        Some(_) => rows_of_script(reader),
+        None => {
+            data(reader)?;
+            targets(reader)?;
+            held_out(reader)
+        }
+    }
 }
 
 /// Tells in which dtype weights are loaded that have none in the file.
-fn weights_unsaid(reader: &mut Reader<'_>, is_script: bool) {
-    if !is_script {
-        reader.note("no `dtype`: trl loads the weights in F32; here they are in the precision of the products");
+fn weights_unsaid(reader: &mut Reader<'_>, script: Option<&Script>) {
+    if script.is_some_and(|script| script.loads_as_stored) {
+        // As transformers 5 does.
+        if let Some(dtypes) = &mut reader.choices.dtypes {
+            dtypes.loads = Number::Half;
+            dtypes.computes = Number::Half;
+        }
+        return;
     }
+    reader.note("no `dtype`: trl loads the weights in F32; here they are in the precision of the products");
     if reader.behaviour().loads == Number::F32 {
         reader.assume("no `dtype`: trl sft loads the weights in F32, which takes twice the memory; write bfloat16");
     }
+}
+
+/// What a script's trainer takes where nothing is said, as far as that is not what a file's is.
+fn usual_of_script(reader: &mut Reader<'_>, script: &Script) {
+    let recipe = &mut reader.recipe;
+    recipe.adapter = Some(adapter::default(8, 8.0, 0.0));
+    if script.has_usual_of_transformers {
+        recipe.optimizer.learning_rate = 5e-5;
+        recipe.gradient_checkpointing = Checkpointing::None;
+    }
+}
+
+/// Takes the rows of a script, and which tokens of them count.
+fn rows_of_script(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    reader.rows_of_script();
+    let keys = reader.keys;
+    let is_plain = reader
+        .script
+        .is_some_and(|script| script.library == Library::Transformers);
+    if is_plain && !reader.has_said("sequence_length") {
+        let told = "the script's own code says how long rows are: 1024 tokens are taken; write `sequence_length` under `trial`";
+        reader.note(told);
+        reader.assume(told);
+    }
+    if reader.recipe.trainer.is_sft() {
+        let is_masked = reader.recipe.data.loss_on == LossOn::Completions;
+        targets(reader)?;
+        if is_masked {
+            reader.recipe.data.loss_on = LossOn::Completions;
+        }
+    }
+    // Its columns were read with the rows.
+    let _ = keys.has("dataset_text_field");
+    Ok(())
 }
 
 /// What TRL (1.16) takes where nothing is said.
@@ -100,7 +146,7 @@ fn defaults(reader: &mut Reader<'_>) {
     recipe.batch.micro_batch = 8;
     recipe.batch.sequence_length = 1024;
     recipe.gradient_checkpointing = Checkpointing::Full;
-    recipe.optimizer.learning_rate = 2e-5;
+    recipe.optimizer.learning_rate = if recipe.trainer.is_sft() { 2e-5 } else { 1e-6 };
     recipe.schedule.kind = ScheduleKind::Linear;
     recipe.training.length = TrainingLength::Epochs(3.0);
 }
@@ -108,32 +154,14 @@ fn defaults(reader: &mut Reader<'_>) {
 fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
     let mut train: Vec<PathBuf> = files(keys, "data_files");
-    reader.split("split", keys.text("split")?);
-    let (mut sets, mut fractions) = (Vec::new(), Vec::new());
-    for set in keys.items("datasets", "datasets.") {
-        let path = set.text("path")?.unwrap_or_default();
-        let mut named = files(&set, "data_files");
-        if !BUILDERS.contains(&path.as_str()) && !is_file(keys.path(), &path) || named.is_empty() {
-            match on_hub(&set, "path")?.filter(|_| named.is_empty()) {
-                Some(on_hub) => named = vec![on_hub],
-                None => {
-                    reader.not_a_file("datasets.path", &path);
-                    continue;
-                }
-            }
-        } else if path == "text" {
-            reader.recipe.data.format = DataFormat::Text;
+    reader.splits("split", &[keys.text("split")?]);
+    match mixture::read(reader)? {
+        TrainingData::Files(files) => train.extend(files),
+        mixture => {
+            reader.recipe.data.train = mixture;
+            return template(reader);
         }
-        sets.push(named);
-        fractions.extend(set.number("fraction")?);
-        reader.split("datasets.split", set.text("split")?);
-        reader.part_unread(&set, "datasets.", &[]);
     }
-    if !fractions.is_empty() && sets.len() > 1 {
-        reader.recipe.data.train = reader.mixture("datasets.fraction", sets, Some(fractions));
-        return template(reader);
-    }
-    train.extend(sets.concat());
     if let Some(name) = keys.text("dataset_name")? {
         let split = |key: &str, usual: &str| -> Result<String, StackFileError> {
             Ok(keys.text(key)?.unwrap_or_else(|| usual.to_owned()))
@@ -142,25 +170,23 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             split("dataset_train_split", dataset_card::TRAIN)?,
             split("dataset_test_split", dataset_card::HELD_OUT)?,
         ];
+        let configuration = keys.text("dataset_config")?;
         let folder = located(keys.path(), &name);
         if is_file(keys.path(), &name) {
             train.push(folder);
         } else if let Some(files) = SplitFiles::of_folder(&folder, [&training, &evaluation]) {
             train.extend(files.train);
             reader.recipe.data.held_out = held_out_of(files.held_out);
-        } else if let Some(on_hub) = hub_name(keys, name.clone(), &training)? {
+        } else if let Some(on_hub) = hub_set(&name, configuration.clone(), Some(&training)) {
             train.push(on_hub);
             let evaluates = keys.text("eval_strategy")?.is_some_and(|strategy| strategy != "no");
-            let evaluated = hub_name(keys, name, &evaluation)?.filter(|_| evaluates);
+            let evaluated = hub_set(&name, configuration, Some(&evaluation)).filter(|_| evaluates);
             reader.recipe.data.held_out = held_out_of(evaluated.into_iter().collect());
         } else {
             reader.not_a_file("dataset_name", &name);
         }
     }
-    reader.recipe.data.train = match reader.mixed_in_script() {
-        Some(mixture) if is_script(keys.path()) => mixture,
-        _ => train.into(),
-    };
+    reader.recipe.data.train = train.into();
     template(reader)
 }
 
@@ -179,22 +205,6 @@ fn held_out_of(mut files: Vec<PathBuf>) -> HeldOut {
         1 => HeldOut::File(files.remove(0)),
         _ => HeldOut::Files(files),
     }
-}
-
-/// A split of the data set of the hub that `dataset_name` and the keys beside it name.
-fn hub_name(keys: &Keys<'_>, id: String, split: &str) -> Result<Option<PathBuf>, StackFileError> {
-    let set = HubDataSet {
-        id,
-        revision: None,
-        part: HubPart::Split {
-            configuration: keys.text("dataset_config")?,
-            split: (split != "train").then(|| split.to_owned()),
-        },
-    };
-    let path = PathBuf::from(set.to_string());
-    Ok(HubDataSet::of(&path)
-        .is_some_and(|read| read == Ok(set))
-        .then_some(path))
 }
 
 /// Which tokens count, and what that says of the rows.
@@ -216,9 +226,10 @@ fn targets(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
 
 fn held_out(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
-    let share = keys.number("test_split_size")?.or(keys.number("test_size")?);
-    if let Some(share) = share.filter(|share| *share > 0.0 && *share < 1.0) {
-        reader.recipe.data.held_out = HeldOut::Fraction(share);
+    for key in ["test_split_size", "test_size"].into_iter().filter(|key| keys.has(key)) {
+        if let Some(share) = reader.held_out_share(keys, key)? {
+            reader.recipe.data.held_out = HeldOut::Fraction(share);
+        }
     }
     Ok(())
 }

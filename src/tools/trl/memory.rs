@@ -23,5 +23,18 @@ pub(super) const BEHAVIOUR: StackBehaviour = StackBehaviour {
 /// # Errors
 /// A value that the tool would not take.
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
-    choices::of_trainer(reader, "attn_implementation")
+    choices::of_trainer(reader, "attn_implementation")?;
+    // Where nothing is said the head goes in tiles; other losses are made of all logits.
+    let loss = reader.keys.text("loss_type")?;
+    match loss.as_deref() {
+        None | Some("chunked_nll") => {}
+        Some("nll") => reader.choices.loss = Some(LossForm::Full),
+        Some(other) => {
+            reader.choices.loss = Some(LossForm::Full);
+            reader.note(format!(
+                "`loss_type: {other}` is not carried over: the loss is weighted there, and here it is the mean of all targets"
+            ));
+        }
+    }
+    Ok(())
 }

@@ -4,10 +4,13 @@ mod dataset_card;
 mod export;
 mod import;
 mod keys;
+mod known_keys;
 mod memory;
+mod mixture;
+mod peft_example;
 mod preference;
 
-use super::import::{FileKind, ImportRow};
+use super::import::{FileKind, ImportRow, Library};
 use super::row::ToolRow;
 
 const NAME: &str = "trl";
@@ -17,10 +20,12 @@ pub(super) const ROW: ToolRow = ToolRow {
     title: "TRL",
     aliases: &["sft"],
     keys: keys::KEYS,
+    known: known_keys::KNOWN,
     family: None,
     export: export::EXPORT,
     import: ImportRow {
         file: FileKind::Training,
+        library: Some(Library::Trl),
         has_own_keys: |_| false,
         has_shared_keys: |keys| {
             [

@@ -3,9 +3,10 @@
 mod export;
 mod import;
 mod keys;
+mod known_keys;
 mod memory;
 
-use super::import::{FileKind, ImportRow};
+use super::import::{FileKind, ImportRow, Library};
 use super::row::ToolRow;
 
 const NAME: &str = "unsloth";
@@ -15,10 +16,12 @@ pub(super) const ROW: ToolRow = ToolRow {
     title: "unsloth",
     aliases: &[],
     keys: keys::KEYS,
+    known: known_keys::KNOWN,
     family: None,
     export: export::EXPORT,
     import: ImportRow {
-        file: FileKind::Script("unsloth"),
+        file: FileKind::Script,
+        library: Some(Library::Unsloth),
         has_own_keys: |_| false,
         has_shared_keys: |_| false,
         learns_completions: true,

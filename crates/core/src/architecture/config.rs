@@ -32,7 +32,7 @@ impl Config {
 
     /// Parses the text of `path`.
     pub(super) fn parse(path: &Path, text: &str) -> Result<Self, ArchitectureError> {
-        let map = serde_json::from_str(text).map_err(|source| ArchitectureError::Json {
+        let map = crate::python_json::from_str(text).map_err(|source| ArchitectureError::Json {
             path: path.to_owned(),
             source,
         })?;

@@ -48,6 +48,21 @@ pub fn recognise(path: &Path, renames: &BTreeMap<String, String>) -> Result<Opti
     Ok(found)
 }
 
+/// Reads the first row of a file as one of this format; `false` where it has none.
+///
+/// # Errors
+/// Where the file cannot be read, or its first row is of another format.
+pub fn check_first_row(path: &Path, format: DataFormat, renames: &BTreeMap<String, String>) -> Result<bool, DataError> {
+    let mut parser = RowParser::new(format, renames, true);
+    let mut has_rows = false;
+    read_rows(path, &Meter::default(), &mut |location, record| {
+        has_rows = true;
+        parser.parse(&location, record)?;
+        Ok(ControlFlow::Break(()))
+    })?;
+    Ok(has_rows)
+}
+
 impl<'a> RowParser<'a> {
     pub(super) fn new(format: DataFormat, renames: &'a BTreeMap<String, String>, has_chat_template: bool) -> Self {
         Self {

@@ -12,6 +12,7 @@ use crate::base::{CONFIG, mxfp4_owner};
 use crate::checkpoint::Checkpoint;
 use crate::{BaseModel, MergedModel, TrainError, WeightsError};
 use peft_tune_core::architecture::{Architecture, Dtype, EMBEDDING, LM_HEAD, name_within};
+use peft_tune_core::python_json;
 use peft_tune_core::recipe::Precision;
 use peft_tune_core::whole_file::{make_folder, remove_file, write_whole};
 
@@ -171,7 +172,7 @@ impl ModelDirectory<'_> {
     fn config(&self, architecture: &Architecture, quantized: Option<&QuantizedWeights>) -> Result<Value, TrainError> {
         let path = self.source.join(CONFIG);
         let text = std::fs::read(&path).map_err(|source| in_out(&path, source))?;
-        let parsed = serde_json::from_slice(&text);
+        let parsed = python_json::from_slice(&text);
         let mut config: Map<String, Value> = parsed.map_err(|source| in_out(&path, source.into()))?;
         config.shift_remove("quantization_config");
         if !architecture.tied_embeddings && Architecture::from_config(&path)?.tied_embeddings {

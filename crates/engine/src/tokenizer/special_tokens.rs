@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::TokenizerError;
 use crate::hub::TokenizerFiles;
-use peft_tune_core::bounded;
+use peft_tune_core::{bounded, python_json};
 
 /// A special token: its text and its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl SideFile {
             path: path.to_owned(),
             source,
         })?;
-        let json = serde_json::from_slice(strip_bom(&bytes)).map_err(|source| TokenizerError::BadJson {
+        let json = python_json::from_slice(strip_bom(&bytes)).map_err(|source| TokenizerError::BadJson {
             path: path.to_owned(),
             source,
         })?;

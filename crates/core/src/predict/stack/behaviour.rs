@@ -53,8 +53,13 @@ pub enum LossForm {
     FusedCrossEntropy,
     /// The hidden states go through the head in so many chunks; log-probabilities of all of them are kept.
     Chunked(u64),
+    /// Logits as a whole, which become their own gradient.
+    InPlace,
     /// Head and loss in one: logits of a few MiB at a time, and the hidden states' gradient is made at once.
     FusedLinear,
+    /// Head and loss in one, in chunks whose logits and gradients may take half of the memory that is free at the first of them
+    /// (unsloth).
+    HalfOfFree,
     /// Head and loss in one: tiles of 4096 tokens and 32,768 words, which the backward pass computes again.
     Tiled,
     /// Logits of pairs as a whole in F32: of the chosen half a copy and its log-softmax, of all of them the log-probabilities of
@@ -104,6 +109,27 @@ pub struct StackRefusal {
     pub instead: &'static str,
 }
 
+/// Layers that a stack writes itself in place of transformers', and what they hold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OwnLayers {
+    /// Types of models that have them; the layers of others are transformers', compiled, and their LoRA is PEFT's.
+    pub model_types: &'static [&'static str],
+    /// Types of models that are computed in F32 where a device has no BF16, because F16 would overflow.
+    pub wide_types: &'static [&'static str],
+}
+
+impl OwnLayers {
+    /// Whether models of a type have such layers.
+    pub(super) fn are_of(&self, model_type: &str) -> bool {
+        self.model_types.contains(&model_type)
+    }
+
+    /// Whether models of a type are computed in F32 where a device has no BF16.
+    pub(super) fn is_wide(&self, model_type: &str) -> bool {
+        self.wide_types.contains(&model_type)
+    }
+}
+
 /// Behaviour of a stack, as far as its needs depend on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StackBehaviour {
@@ -126,6 +152,8 @@ pub struct StackBehaviour {
     pub liger_has_loss: bool,
     /// LoRA's products are written by hand: no tensor of the output's size but the output.
     pub fused_lora: bool,
+    /// Layers that it writes itself, by types of models; none where all are transformers', whatever their kernels.
+    pub own_layers: Option<OwnLayers>,
     /// The model's output, with its logits, lives until the step ends.
     pub holds_logits: bool,
     /// AdamW works on all parameters at once, with temporaries as large as they are.
@@ -144,6 +172,9 @@ pub struct StackBehaviour {
     pub says_sharding: bool,
     pub host_updates: HostUpdates,
     pub refuses: &'static [StackRefusal],
+    /// Reason why its predictions are not proven: what they were compared with, or that they were not; none where they were compared
+    /// with measurements of the stack as it is.
+    pub unproven: Option<&'static str>,
 }
 
 impl StackBehaviour {
@@ -160,6 +191,7 @@ impl StackBehaviour {
         fused: false,
         liger_has_loss: false,
         fused_lora: false,
+        own_layers: None,
         holds_logits: true,
         foreach: true,
         pads_to: 1,
@@ -170,5 +202,6 @@ impl StackBehaviour {
         says_sharding: false,
         host_updates: HostUpdates::Unsaid,
         refuses: &[],
+        unproven: None,
     };
 }

@@ -59,8 +59,13 @@ impl StackSetting {
         }
         self.attention = attention.unwrap_or(self.attention);
         self.loss = loss.unwrap_or(self.loss);
-        // It never has them as a whole.
-        self.holds_logits &= loss != Some(LossForm::FusedLinear);
+        match loss {
+            // It never has them as a whole.
+            Some(LossForm::FusedLinear) => self.holds_logits = false,
+            // Returned by the model, and raised to F32 on the way (accelerate).
+            Some(LossForm::InPlace) => (self.holds_logits, self.raises_outputs) = (true, true),
+            _ => {}
+        }
         self.fused |= fused;
         self.fused_lora |= fused_lora;
         self.optimizer = optimizer.unwrap_or(self.optimizer);

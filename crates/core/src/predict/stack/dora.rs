@@ -178,8 +178,10 @@ fn scaled(tape: &mut Tape, scale: &Tensor, x: &Tensor) -> Tensor {
 mod tests {
     use super::super::behaviour::{Number, StackBehaviour};
     use super::super::heap::Heap;
-    use super::super::setting::{StackSetting, Trains, WeightForm};
-    use super::super::shape::{LinearShape, ModelShape, Role};
+    use super::super::role::Role;
+    use super::super::setting::{StackSetting, Trains};
+    use super::super::shape::{LinearShape, ModelShape};
+    use super::super::weight_form::WeightForm;
     use super::*;
 
     /// Highest bytes of tensors while a layer of 512 x 1536 runs forward on one row.
@@ -198,6 +200,7 @@ mod tests {
             shape: ModelShape::from_json("config.json", &serde_json::from_str(config).unwrap()).unwrap(),
             setting,
             repeats_heads: false,
+            is_wide: false,
             is_host: false,
             rows: 1,
         };

@@ -4,7 +4,7 @@ use super::behaviour::LossForm;
 use super::heap::Kind;
 use super::model::{Model, cast, own};
 use super::setting::Trains;
-use super::tape::{Cost, Op, Tape, Tensor};
+use super::tape::{Backward, Cost, Op, Tape, Tensor};
 
 /// Places of parameters beside those of layers.
 const EMBEDDING: usize = usize::MAX - 3;
@@ -13,6 +13,14 @@ const LAST_NORM: usize = usize::MAX - 1;
 
 /// Logits that a fused head makes at a time, in bytes: unsloth's and Liger's are of this order.
 const FUSED_LOGITS: u64 = 192 << 20;
+
+/// Bytes that unsloth counts for each logit of a chunk (`unsloth_zoo/fused_losses/cross_entropy_loss.py`, September 2026), and the most
+/// that a chunk may take.
+const COUNTED_BYTES: u64 = 16;
+const MOST_OF_FREE: u64 = 4 << 30;
+/// Bytes for each logit of a chunk where its kernels are not fused: in 16 bits, in F32, log-softmax and gradient; and where a tanh stands
+/// between them.
+const CHUNK_BYTES: [u64; 2] = [14, 16];
 
 /// Tokens and words of a tile of TRL's head. The buffer for one has all the words, however few the vocabulary has.
 const TILE: [u64; 2] = [4096, 32_768];
@@ -55,6 +63,8 @@ impl Model {
         let last = self.setting.holds_logits.then(|| normed.clone());
         let (loss, logits) = match self.setting.loss {
             LossForm::FusedLinear => (self.fused_linear(tape, normed), None),
+            LossForm::HalfOfFree => (self.half_of_free(tape, &normed), None),
+            LossForm::InPlace => self.in_place(tape, normed),
             LossForm::Tiled => (self.tiled(tape, &normed), None),
             LossForm::Full => self.full(tape, normed),
             LossForm::FusedCrossEntropy => {
@@ -74,11 +84,29 @@ impl Model {
         let logits = self.logits(tape, normed);
         let wide = cast(tape, &logits, 4);
         let loss = self.nats(tape, wide);
-        let held = match self.setting.raises_outputs {
+        (loss, self.returned(tape, logits))
+    }
+
+    /// Logits whose gradient is written over them.
+    fn in_place(&self, tape: &mut Tape, normed: Tensor) -> (Tensor, Option<Tensor>) {
+        let logits = self.logits(tape, normed);
+        let loss = tape.op(Op {
+            elements: 1,
+            inputs: &[&logits],
+            saved: &[&logits],
+            backward: Backward::Shared,
+            cost: [Cost::pass(logits.bytes()), Cost::pass(2 * logits.bytes())],
+            ..Op::default()
+        });
+        (loss, self.returned(tape, logits))
+    }
+
+    /// The logits that the model returns, as long as they live.
+    fn returned(&self, tape: &mut Tape, logits: Tensor) -> Option<Tensor> {
+        match self.setting.raises_outputs {
             true => Some(cast(tape, &logits, 4)),
             false => self.setting.holds_logits.then_some(logits),
-        };
-        (loss, held)
+        }
     }
 
     /// The head and the loss of one chunk of tokens after the other; their backward passes run one after the other, too.
@@ -144,6 +172,40 @@ impl Model {
             cost: [head, again],
             ..Op::default()
         })
+    }
+
+    /// unsloth's head: chunks of tokens one after the other, each with its logits and their gradient, as large as half of the memory allows
+    /// that was free at the first one.
+    fn half_of_free(&self, tape: &mut Tape, normed: &Tensor) -> Tensor {
+        let gradient = tape.tensor(normed.elements, normed.width, Kind::Logits);
+        let trained = self.trains_head();
+        let weight = self.shape.vocabulary * self.shape.hidden;
+        let of_weight = trained.map(|_| tape.tensor(weight, self.plain().bytes(), Kind::Gradients));
+        let of_chunk = trained.map_or(0, |_| weight * self.plain().bytes());
+        let fixed = gradient.bytes() + 2 * of_chunk;
+        let budget = (tape.first_free() / 2).min(MOST_OF_FREE);
+        let budget = if fixed < budget { budget - fixed } else { budget };
+        let count = chunks(self.tokens() * self.shape.vocabulary, budget);
+        let tokens = self.tokens().div_ceil(count);
+        let bytes = CHUNK_BYTES[usize::from(self.shape.caps_logits)];
+        let head = self.head_cost();
+        let forward = Cost {
+            flops: head.flops * if trained.is_some() { 3.0 } else { 2.0 },
+            ..head
+        };
+        let mut saved = vec![&gradient];
+        saved.extend(&of_weight);
+        let chunk = tape.tensor(tokens * self.shape.vocabulary * bytes + of_chunk, 1, Kind::Logits);
+        let loss = tape.op(Op {
+            elements: 1,
+            inputs: &[normed],
+            saved: &saved,
+            trained,
+            cost: [forward, Cost::pass(2 * normed.bytes())],
+            ..Op::default()
+        });
+        drop(chunk);
+        loss
     }
 
     /// TRL's head (`trl/kernels/chunked_logprob.py`): every row but for its last token, copied, goes through the head in tiles.
@@ -314,6 +376,7 @@ impl Model {
         let before = tape.kind(Kind::Logits);
         match self.setting.loss {
             LossForm::FusedLinear => drop(self.fused_linear(tape, normed)),
+            LossForm::HalfOfFree => drop(self.half_of_free(tape, &normed)),
             LossForm::Tiled => drop(self.tiled(tape, &normed)),
             _ => {
                 let logits = self.logits(tape, normed);
@@ -322,5 +385,56 @@ impl Model {
             }
         }
         tape.kind(before);
+    }
+}
+
+/// Chunks that unsloth makes of so many logits within a budget: one, or a multiple of four.
+fn chunks(logits: u64, budget: u64) -> u64 {
+    let wanted = (logits * COUNTED_BYTES).div_ceil(budget.max(1));
+    match wanted {
+        0 | 1 => 1,
+        more => more.next_multiple_of(4),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::behaviour::StackBehaviour;
+    use super::super::device::StackDevice;
+    use super::super::{ModelShape, StackSetting, WeightForm, predict};
+    use super::*;
+    use crate::predict::device;
+
+    #[test]
+    fn chunks_are_one_or_a_multiple_of_four_and_stay_within_the_budget() {
+        assert_eq!([1, 63, 64].map(|logits| chunks(logits, 1024)), [1; 3]);
+        assert_eq!([65, 256, 257].map(|logits| chunks(logits, 1024)), [4, 4, 8]);
+    }
+
+    /// Bytes of logits at the peak on a device, of rows of so many tokens.
+    fn logits(device_name: &str, length: u64) -> u64 {
+        let config = r#"{"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "intermediate_size": 512, "vocab_size": 262144, "tie_word_embeddings": true}"#;
+        let shape = ModelShape::from_json("config.json", &serde_json::from_str(config).unwrap()).unwrap();
+        let mut setting = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Numbers);
+        (setting.loss, setting.holds_logits, setting.sequence_length) = (LossForm::HalfOfFree, false, length);
+        let on = StackDevice {
+            sheet: device(device_name).unwrap(),
+        };
+        let memory = predict(&shape, &setting, Some(on)).unwrap().memory;
+        assert!(!memory.overflows);
+        memory.tensors_bytes
+    }
+
+    #[test]
+    fn a_chunk_takes_no_more_than_four_gib_however_long_the_rows_and_large_the_device() {
+        let short = logits("T4", 512);
+        // All logits at once, 14 bytes for each.
+        let all = 512 * 262_144 * 14;
+        assert!(short > all && short < all + (512 << 20), "{short}");
+        for name in ["T4", "B200"] {
+            let long = logits(name, 8192);
+            assert!(long < (4 << 30) + (1 << 30), "{name}: {long}");
+        }
     }
 }

@@ -201,6 +201,12 @@ impl Heap {
         self.peaks
     }
 
+    /// Bytes of the device that the allocator has not taken; more than any device has where there is no limit.
+    pub(super) fn free_bytes(&self) -> u64 {
+        let left = self.capacity.map(|capacity| capacity.saturating_sub(self.reserved));
+        left.unwrap_or(MOST)
+    }
+
     /// Whether more was asked for than the device has.
     pub(super) fn overflowed(&self) -> bool {
         self.overflowed

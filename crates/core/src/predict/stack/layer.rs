@@ -1,10 +1,11 @@
 //! A decoder layer as the stacks run it, op by op: what each op saves follows from its derivative.
 
-use super::behaviour::AttentionForm;
+use super::behaviour::{AttentionForm, Number};
 use super::dora::Decomposed;
 use super::heap::Kind;
 use super::model::{Model, cast, own};
-use super::shape::{ExpertShape, LinearShape, Role};
+use super::role::Role;
+use super::shape::{ExpertShape, LinearShape};
 use super::tape::{Backward, Cost, Op, Tape, Tensor};
 
 /// Distance from the index of an adapter's first factor to that of its magnitudes.
@@ -47,7 +48,7 @@ impl Model {
             let moved = Cost::pass(2 * input.bytes());
             return tape.op(Op {
                 elements: input.elements,
-                width: input.width,
+                width: if self.is_wide { self.compute() } else { input.width },
                 inputs: &[input],
                 saved: &[input],
                 trained: weight,
@@ -241,7 +242,11 @@ impl Model {
     /// Attention's operands in the dtype that its products have.
     fn in_products(&self, tape: &mut Tape, operands: [Tensor; 3]) -> [Tensor; 3] {
         let casts = self.setting.autocast || self.setting.attention == AttentionForm::Flash;
-        let width = if casts { self.compute() } else { operands[0].width };
+        let width = match casts {
+            _ if self.is_wide => Number::F32.bytes(),
+            true => self.compute(),
+            false => operands[0].width,
+        };
         operands.map(|x| cast(tape, &x, width))
     }
 
@@ -269,6 +274,10 @@ impl Model {
         let gate = self.linear(tape, base + 14, input, LinearShape::new(Role::Gate, hidden, width));
         if self.setting.fused || self.setting.compiled {
             let up = self.linear(tape, base + 16, input, LinearShape::new(Role::Up, hidden, width));
+            let [gate, up] = match self.is_wide {
+                true => [gate, up].map(|x| cast(tape, &x, Number::F32.bytes())),
+                false => [gate, up],
+            };
             let product = gated(tape, &gate, &up);
             drop((gate, up));
             return self.linear(tape, base + 18, &product, LinearShape::new(Role::Down, width, hidden));
@@ -348,7 +357,7 @@ impl Model {
                 elements: rows * outer,
                 width: self.compute(),
                 inputs: &[&narrow],
-                scratch: [unpacked, unpacked],
+                scratch: [if self.keeps_unpacked() { 0 } else { unpacked }, unpacked],
                 cost: [unpacking, unpacking],
                 ..Op::default()
             });
@@ -512,7 +521,7 @@ impl Model {
     /// The weights of a layer that devices share out, gathered for its passes.
     fn gathered_layer(&self, tape: &mut Tape) -> Option<Tensor> {
         let [weights, ..] = self.setting.shares();
-        (weights > 1).then(|| tape.tensor(self.layer_bytes(), 1, Kind::Working))
+        (weights > 1).then(|| tape.tensor(self.gathered_bytes(self.layer_bytes()), 1, Kind::Working))
     }
 }
 

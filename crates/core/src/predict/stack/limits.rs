@@ -5,7 +5,8 @@ use serde::Serialize;
 use super::behaviour::{AttentionForm, LossForm, Recompute};
 use super::device::StackDevice;
 use super::predictor::{Fit, StackPrediction, predict};
-use super::setting::{OptimizerForm, Trains, WeightForm};
+use super::setting::{OptimizerForm, Trains};
+use super::weight_form::WeightForm;
 use super::{ModelShape, StackError, StackSetting};
 
 /// The largest micro-batch and the longest rows that fit, all else being as it is.
@@ -82,7 +83,7 @@ pub fn largest_micro_batch(shape: &ModelShape, setting: &StackSetting, device: S
 fn fits(shape: &ModelShape, setting: &StackSetting, device: StackDevice) -> bool {
     let prediction = predict(shape, setting, Some(device)).ok();
     let verdict = prediction.and_then(|prediction| prediction.verdict);
-    verdict.is_some_and(|verdict| verdict.fit == Fit::Fits)
+    verdict.is_some_and(|verdict| verdict.fit.is_fit())
 }
 
 /// The largest number up to `most` that `fits`, by doubling and halving.
@@ -158,8 +159,8 @@ fn changes(setting: &StackSetting) -> Vec<(&'static str, StackSetting)> {
     });
     add(named::OFFLOADED, &|to| to.recompute = Recompute::LayersOffloaded);
     add("flash attention", &|to| to.attention = AttentionForm::Flash);
-    // Trainers that compare answers take none.
-    if setting.comparison.is_none() {
+    // Trainers that compare answers take none, and a stack that has its own takes no other.
+    if setting.comparison.is_none() && setting.loss != LossForm::HalfOfFree {
         add("a fused loss (Liger, cut cross-entropy)", &|to| {
             to.loss = LossForm::FusedLinear;
             to.holds_logits = false;
@@ -219,7 +220,7 @@ pub fn made_to_fit(
     loop {
         let prediction = predict(shape, &changed, Some(device))?;
         let fit = prediction.verdict.map(|verdict| verdict.fit);
-        if fit == Some(Fit::Fits) {
+        if fit.is_some_and(Fit::is_fit) {
             return Ok(Some(changed));
         }
         if !can_be_halved(&changed) {
@@ -307,8 +308,10 @@ mod tests {
         let all = [
             LossForm::Full,
             LossForm::FusedCrossEntropy,
+            LossForm::InPlace,
             LossForm::Chunked(8),
             LossForm::FusedLinear,
+            LossForm::HalfOfFree,
             LossForm::Tiled,
             LossForm::OddsRatio,
         ];

@@ -95,6 +95,7 @@ pub(super) fn trace(model: &Rc<Model>, capacity: Option<u64>) -> Traced {
     };
     let weights = run.load();
     let workspace = (!model.is_host).then(|| run.tape.tensor(WORKSPACE, 1, Kind::Working));
+    let buffers = run.buffers();
     let mut states = None;
     if model.setting.rows_differ {
         let made = run.update(None);
@@ -119,7 +120,7 @@ pub(super) fn trace(model: &Rc<Model>, capacity: Option<u64>) -> Traced {
         run.end(phase);
     }
     run.evaluate();
-    drop((weights, states, workspace));
+    drop((weights, states, workspace, buffers));
     let overflows = run.tape.heap().overflowed();
     let [micro_batch, update] = costs;
     Traced {
@@ -193,13 +194,16 @@ impl Run {
             }
             held.push(self.tape.tensor(elements.div_ceil(share), plain, Kind::Weights));
         }
+        if shape.tables > 0 {
+            held.push(self.tape.tensor(shape.tables.div_ceil(share), plain, Kind::Weights));
+        }
         if setting.offloads && share > 1 {
             held.clear();
         }
         for _ in 0..shape.layers {
             let experts = (shape.expert_elements() > 0).then(|| shape.expert_elements());
             let linears = shape.linears().into_iter().map(|layer| layer.elements());
-            for elements in linears.chain(experts) {
+            for elements in linears.chain(experts).map(|elements| shape.held(elements)) {
                 let [codes, constants] = setting.weights.bytes(elements, setting.loads);
                 if setting.offloads && share > 1 {
                     continue;
@@ -215,6 +219,23 @@ impl Run {
                 }
             }
             held.push(self.tape.tensor(shape.small_elements(), model.stream(), Kind::Weights));
+        }
+        held
+    }
+
+    /// Buffers that layers of the stack's own keep: one for the largest weight unpacked, and two for inputs that come back from the
+    /// host's memory.
+    fn buffers(&mut self) -> Vec<Tensor> {
+        let model = Rc::clone(&self.model);
+        let largest = model.shape.linears().iter().map(LinearShape::elements).max();
+        let unpacked = largest.filter(|_| model.keeps_unpacked());
+        let mut held: Vec<Tensor> = unpacked
+            .map(|elements| self.tape.tensor(elements, model.compute(), Kind::Working))
+            .into_iter()
+            .collect();
+        if model.setting.stack.own_layers.is_some() && self.tape.offloads {
+            let inputs = model.tokens() * model.shape.hidden;
+            held.extend([(); 2].map(|()| self.tape.tensor(inputs, model.stream(), Kind::Working)));
         }
         held
     }
@@ -235,7 +256,7 @@ impl Run {
         let [share, ..] = model.setting.shares();
         // What is shared out is gathered: embedding and head for the whole pass, and one layer ahead of time.
         let root = model.shape.embedding_elements() * model.plain().bytes() + model.layer_bytes();
-        let gathered = (share > 1).then(|| self.tape.tensor(root, 1, Kind::Working));
+        let gathered = (share > 1).then(|| self.tape.tensor(model.gathered_bytes(root), 1, Kind::Working));
         let comparison = model.setting.comparison;
         for _ in 0..comparison.own_passes {
             scored_without_gradients(&mut self.tape, &model);
@@ -375,9 +396,12 @@ pub(super) fn trained_tensors(model: &Model) -> Vec<(u64, u64)> {
         Trains::Everything => {
             let width = model.setting.loads.bytes();
             let layer = linears.iter().map(LinearShape::elements);
-            let layer: Vec<u64> = layer.chain([shape.expert_elements(), shape.small_elements()]).collect();
+            let layer = layer.chain([shape.expert_elements(), shape.small_elements()]);
+            let layer: Vec<u64> = layer.map(|elements| shape.held(elements)).collect();
             let layers = (0..shape.layers).flat_map(|_| layer.iter().map(|elements| (*elements, width)));
-            whole.chain(layers).filter(|(elements, _)| *elements > 0).collect()
+            let tables = std::iter::once((shape.tables, width));
+            let all = whole.chain(tables).chain(layers);
+            all.filter(|(elements, _)| *elements > 0).collect()
         }
         Trains::Adapters {
             rank,

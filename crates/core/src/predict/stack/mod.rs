@@ -19,12 +19,16 @@ mod model;
 mod of_recipe;
 mod own;
 mod predictor;
+mod role;
 mod setting;
 mod shape;
+mod shape_of_family;
+mod stored_weights;
 mod tape;
+mod weight_form;
 
 pub use behaviour::{
-    AttentionForm, HostUpdates, LossForm, Number, Raised, Recompute, StackBehaviour, StackRefusal, Unable,
+    AttentionForm, HostUpdates, LossForm, Number, OwnLayers, Raised, Recompute, StackBehaviour, StackRefusal, Unable,
 };
 pub use choices::{Dtypes, StackChoices};
 pub use comparison::Comparison;
@@ -36,5 +40,8 @@ pub use memory::{EVALUATION, PhasePeak, StackMemory};
 pub use of_recipe::{deepspeed_refuses, optimizer_form, takes_fsdp};
 pub use own::OwnEngine;
 pub use predictor::{Fit, StackPrediction, Verdict, outside_bytes, predict};
-pub use setting::{OptimizerForm, Sharing, StackSetting, Trains, WeightForm};
-pub use shape::{ExpertShape, ModelShape, ROLES, Role};
+pub use role::{ROLES, Role};
+pub use setting::{OptimizerForm, Sharing, StackSetting, Trains};
+pub use shape::{ExpertShape, ModelShape};
+pub use stored_weights::StoredWeights;
+pub use weight_form::WeightForm;

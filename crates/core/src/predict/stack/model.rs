@@ -2,8 +2,9 @@
 
 use super::behaviour::{AttentionForm, Number, Raised, Recompute};
 use super::heap::Kind;
+use super::role::Role;
 use super::setting::{StackSetting, Trains};
-use super::shape::{LinearShape, ModelShape, Role};
+use super::shape::{LinearShape, ModelShape};
 use super::tape::{Backward, Cost, Op, Parameter, Tape, Tensor};
 
 /// A model in a setting: sizes of everything that goes through a layer.
@@ -13,6 +14,8 @@ pub(super) struct Model {
     pub(super) setting: StackSetting,
     /// Key and value heads are written out for each query head: PyTorch's memory-efficient attention takes no others.
     pub(super) repeats_heads: bool,
+    /// The residual stream, attention and the MLP's activation are in F32 beside products of 16 bits, which would overflow.
+    pub(super) is_wide: bool,
     /// The model trains on the host's own processor.
     pub(super) is_host: bool,
     /// Rows of a micro-batch; of rows that are compared, all of their sequences.
@@ -36,7 +39,10 @@ impl Model {
 
     /// Bytes of a number in norms, and so in the residual stream.
     pub(super) fn stream(&self) -> u64 {
-        self.unless_raised(self.setting.raises != Raised::Nothing).bytes()
+        match self.is_wide {
+            true => Number::F32.bytes(),
+            false => self.unless_raised(self.setting.raises != Raised::Nothing).bytes(),
+        }
     }
 
     fn unless_raised(&self, is_raised: bool) -> Number {
@@ -88,6 +94,11 @@ impl Model {
     /// Whether LoRA's products are written by hand. DoRA's are not, whatever the stack does otherwise.
     pub(super) fn fuses_lora(&self) -> bool {
         self.setting.fused_lora && !self.setting.dora
+    }
+
+    /// Whether quantized weights are unpacked into one buffer, which stays: that of layers which the stack writes itself.
+    pub(super) fn keeps_unpacked(&self) -> bool {
+        self.setting.stack.own_layers.is_some() && self.fuses_lora() && self.setting.weights.is_quantized()
     }
 
     pub(super) fn add(&self, tape: &mut Tape, left: &Tensor, right: &Tensor) -> Tensor {
@@ -148,9 +159,21 @@ impl Model {
     /// Bytes of a layer's weights as they are gathered.
     pub(super) fn layer_bytes(&self) -> u64 {
         let linear: u64 = self.shape.linears().iter().map(LinearShape::elements).sum();
-        let held = linear + self.shape.expert_elements();
+        let held = self.shape.held(linear + self.shape.expert_elements());
         let [codes, constants] = self.setting.weights.bytes(held, self.setting.loads);
         codes + constants + self.shape.small_elements() * self.plain().bytes()
+    }
+
+    /// Bytes that so many of weights take while they are gathered: themselves and, where the host holds the share of the device, its copy
+    /// that is sent from.
+    pub(super) fn gathered_bytes(&self, bytes: u64) -> u64 {
+        let [share, ..] = self.setting.shares();
+        let copied = if self.setting.offloads {
+            bytes.div_ceil(share)
+        } else {
+            0
+        };
+        bytes + copied
     }
 
     /// The mask that eager attention adds to scores, one for each row.

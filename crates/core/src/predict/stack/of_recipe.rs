@@ -2,8 +2,9 @@
 
 use super::behaviour::{AttentionForm, HostUpdates, LossForm, Number, Raised, Recompute, StackBehaviour};
 use super::comparison::Comparison;
-use super::setting::{OptimizerForm, Sharing, StackSetting, Trains, WeightForm};
-use super::shape::{ROLES, Role};
+use super::role::{ROLES, Role};
+use super::setting::{OptimizerForm, Sharing, StackSetting, Trains};
+use super::weight_form::WeightForm;
 use crate::recipe::{
     AdapterSettings, AttentionImplementation, Checkpointing, OptimizerKind, Precision, Recipe, States, TargetModules,
     TargetPreset, TorchSettings, TrainerKind,

@@ -5,12 +5,15 @@ use super::device::StackDevice;
 use super::heap::{KINDS, Kind};
 use super::limits::{LENGTHS, MOST_ROWS, largest, named, parts, saving};
 use super::memory::{PhasePeak, StackMemory};
-use super::predictor::{Fit, StackPrediction, outside_bytes, verdict_of};
+use super::predictor::{StackPrediction, outside_bytes, verdict_of};
 use super::{Lever, Limits};
 use crate::predict::Host;
 use crate::recipe::{
     Checkpointing, OptimizerKind, OptimizerOffload, Precision, PrecisionSchedule, Recipe, Sharding, WeightSparsity,
 };
+
+/// Reason why the engine's predictions for a GPU are not proven.
+const NOT_COMPARED: &str = "the engine's memory was compared with a GPU in software, and with no real one";
 
 /// The engine on a model, on a device or without one.
 #[derive(Clone, Debug)]
@@ -51,9 +54,10 @@ impl OwnEngine {
             outside_bytes: outside,
             seconds,
             tokens_per_s: seconds.map(|seconds| predicted.tokens / seconds.total()),
-            verdict: self
-                .device
-                .map(|device| verdict_of(peak + outside, reserve, device.usable_bytes())),
+            verdict: self.device.map(|device| {
+                let unproven = (!device.is_host()).then_some(NOT_COMPARED);
+                verdict_of(peak + outside, reserve, device.usable_bytes(), unproven)
+            }),
             memory: memory(&predicted.bytes),
         })
     }
@@ -74,14 +78,15 @@ impl OwnEngine {
         })
     }
 
-    fn fit(&self, recipe: &Recipe) -> Option<Fit> {
-        Some(self.predict(recipe).ok()?.verdict?.fit)
+    fn fits(&self, recipe: &Recipe) -> bool {
+        let verdict = self.predict(recipe).ok().and_then(|prediction| prediction.verdict);
+        verdict.is_some_and(|verdict| verdict.fit.is_fit())
     }
 
     /// The largest micro-batch that fits, all else being as it is; 0 where not even one row does, or no device is given.
     pub fn largest_micro_batch(&self, recipe: &Recipe) -> u64 {
         let with = |rows| changed(recipe, |to| to.batch.micro_batch = rows as usize);
-        largest(MOST_ROWS, |rows| self.fit(&with(rows)) == Some(Fit::Fits))
+        largest(MOST_ROWS, |rows| self.fits(&with(rows)))
     }
 
     /// The largest micro-batch and the longest rows that fit.
@@ -90,7 +95,7 @@ impl OwnEngine {
         let with = |length: u64| changed(recipe, |to| to.batch.sequence_length = (length * LENGTHS) as usize);
         Limits {
             largest_micro_batch: self.largest_micro_batch(recipe),
-            longest_sequence: largest(most.max(1), |length| self.fit(&with(length)) == Some(Fit::Fits)) * LENGTHS,
+            longest_sequence: largest(most.max(1), |length| self.fits(&with(length))) * LENGTHS,
         }
     }
 

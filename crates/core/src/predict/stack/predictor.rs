@@ -36,6 +36,9 @@ pub struct StackPrediction {
 #[serde(rename_all = "snake_case")]
 pub enum Fit {
     Fits,
+    /// The setting fits by a model that no measurement stands behind.
+    #[serde(rename = "fits_by_an_unproven_model")]
+    Unproven,
     /// The tensors fit, but less than the reserve is left.
     Uncertain,
     DoesNot,
@@ -51,6 +54,8 @@ pub struct Verdict {
     pub reserve_bytes: u64,
     /// Bytes that the process needs at the least, without cached blocks.
     pub least_bytes: u64,
+    /// Reason why the prediction is not proven; `None` where such settings were compared with measurements.
+    pub unproven: Option<&'static str>,
 }
 
 impl StackPrediction {
@@ -65,13 +70,19 @@ impl Fit {
     pub fn words(self) -> &'static str {
         match self {
             Self::Fits => "fits",
+            Self::Unproven => "fits by an unproven model",
             Self::Uncertain => "uncertain",
             Self::DoesNot => "does not fit",
         }
     }
+
+    /// Whether the setting fits with the reserve, by whatever model.
+    pub fn is_fit(self) -> bool {
+        matches!(self, Self::Fits | Self::Unproven)
+    }
 }
 
-/// Share of the tensors' peak that a prediction may be low, of a layout that was checked and of another.
+/// Share of the tensors' peak that a prediction may be low, where layout and stack were compared and where one of them was not.
 const RESERVE: [f64; 2] = [0.06, 0.15];
 /// Bytes that a prediction may be low, at the least.
 const LEAST_RESERVE: u64 = 256 << 20;
@@ -87,8 +98,10 @@ pub fn predict(
     setting: &StackSetting,
     device: Option<StackDevice>,
 ) -> Result<StackPrediction, StackError> {
+    let setting = &setting.on(shape);
     setting.check(shape)?;
-    let model = model_of(shape, setting, device);
+    let model = model_of(shape, setting.as_run(shape), device);
+    let setting = &model.setting;
     let outside = outside_bytes(setting.devices, device);
     let capacity = device.map(|device| device.usable_bytes().saturating_sub(outside));
     let traced = trace(&model, capacity);
@@ -103,19 +116,24 @@ pub fn predict(
         outside_bytes: outside,
         tokens_per_s: seconds.map(|seconds| tokens / seconds.total()),
         seconds,
-        verdict: device.map(|device| verdict(shape, &memory, outside, device)),
+        verdict: device.map(|device| verdict(&model, &memory, outside, device)),
         memory,
     })
 }
 
-fn model_of(shape: &ModelShape, setting: &StackSetting, device: Option<StackDevice>) -> Rc<Model> {
-    let has_flash = device.is_none_or(|device| device.sheet.has_bf16);
+fn model_of(shape: &ModelShape, setting: StackSetting, device: Option<StackDevice>) -> Rc<Model> {
+    let has_bf16 = device.is_none_or(|device| device.sheet.has_bf16);
+    let own = setting.stack.own_layers;
+    // Such layers take xformers' attention, whose heads are as many as those of queries; flash attention comes with BF16.
+    let repeats = !has_bf16 || own.is_some_and(|own| own.are_of(&shape.model_type));
+    let is_wide = !has_bf16 && own.is_some_and(|own| own.is_wide(&shape.model_type));
     Rc::new(Model {
         shape: shape.clone(),
-        setting: setting.clone(),
-        repeats_heads: !has_flash && setting.attention == AttentionForm::Sdpa,
+        repeats_heads: repeats && setting.attention == AttentionForm::Sdpa,
+        is_wide,
         is_host: device.is_some_and(|device| device.is_host()),
         rows: setting.sequences(),
+        setting,
     })
 }
 
@@ -125,22 +143,27 @@ pub fn outside_bytes(devices: u64, device: Option<StackDevice>) -> u64 {
     context + if devices > 1 { COMMUNICATION } else { 0 }
 }
 
-fn verdict(shape: &ModelShape, memory: &StackMemory, outside: u64, device: StackDevice) -> Verdict {
-    let share = RESERVE[usize::from(!shape.is_known)];
+fn verdict(model: &Model, memory: &StackMemory, outside: u64, device: StackDevice) -> Verdict {
+    let unproven = model.setting.unproven();
+    let share = RESERVE[usize::from(!model.shape.is_known || unproven.is_some())];
     let reserve = ((memory.tensors_bytes as f64 * share) as u64).max(LEAST_RESERVE);
-    let mut verdict = verdict_of(memory.tensors_bytes + outside, reserve, device.usable_bytes());
+    let least = memory.tensors_bytes + outside;
+    let mut verdict = verdict_of(least, reserve, device.usable_bytes(), unproven);
     if memory.overflows {
         verdict.fit = Fit::DoesNot;
     }
     verdict
 }
 
-/// The verdict on a process that needs `least` bytes and is predicted with an error of `reserve` at most.
-pub(super) fn verdict_of(least: u64, reserve: u64, usable: u64) -> Verdict {
+/// The verdict on a process that needs `least` bytes and is predicted with an error of `reserve` at most, by a model that may not be
+/// proven.
+pub(super) fn verdict_of(least: u64, reserve: u64, usable: u64, unproven: Option<&'static str>) -> Verdict {
     let fit = if least > usable {
         Fit::DoesNot
     } else if least + reserve > usable {
         Fit::Uncertain
+    } else if unproven.is_some() {
+        Fit::Unproven
     } else {
         Fit::Fits
     };
@@ -149,6 +172,7 @@ pub(super) fn verdict_of(least: u64, reserve: u64, usable: u64) -> Verdict {
         usable_bytes: usable,
         reserve_bytes: reserve,
         least_bytes: least,
+        unproven,
     }
 }
 
@@ -249,7 +273,8 @@ fn host_seconds(model: &Model, costs: &[Cost], device: StackDevice) -> Seconds {
 #[cfg(test)]
 mod tests {
     use super::super::behaviour::{LossForm, StackBehaviour};
-    use super::super::setting::{Trains, WeightForm};
+    use super::super::setting::Trains;
+    use super::super::weight_form::WeightForm;
     use super::*;
     use crate::predict::{DataSheet, MemoryCategory, device};
 
@@ -276,6 +301,46 @@ mod tests {
         let fused = tensors(&shape(1024), &setting, None);
         assert!(tiled - fused > tile - (4 << 20), "{tiled} {fused}");
         assert!(tiled - fused < tile + (4 << 20), "{tiled} {fused}");
+    }
+
+    #[test]
+    fn a_model_that_is_not_proven_never_says_that_a_setting_simply_fits() {
+        const STACK: StackBehaviour = StackBehaviour {
+            unproven: Some("compared with nothing"),
+            ..StackBehaviour::PLAIN
+        };
+        let gpu = StackDevice {
+            sheet: device("L4").unwrap(),
+        };
+        let shape = shape(1024);
+        let verdict = |setting: &StackSetting| predict(&shape, setting, Some(gpu)).unwrap().verdict.unwrap();
+        let proven = StackSetting::new(&StackBehaviour::PLAIN, WeightForm::Numbers);
+        assert_eq!((verdict(&proven).fit, verdict(&proven).unproven), (Fit::Fits, None));
+        let mut offloaded = proven.clone();
+        (offloaded.devices, offloaded.sharing, offloaded.offloads) = (2, Sharing::Full, true);
+        let mut zero = proven.clone();
+        (zero.devices, zero.sharing) = (2, Sharing::Zero3);
+        for setting in [StackSetting::new(&STACK, WeightForm::Numbers), offloaded, zero] {
+            let found = verdict(&setting);
+            assert!(found.fit == Fit::Unproven && found.fit.is_fit(), "{found:?}");
+            assert!(found.unproven.is_some());
+            let shown = serde_json::to_value(found).unwrap();
+            assert_eq!(shown["fit"], "fits_by_an_unproven_model");
+            assert_ne!(found.fit.words(), Fit::Fits.words());
+        }
+    }
+
+    #[test]
+    fn what_the_host_sends_is_on_the_device_beside_what_becomes_of_it() {
+        let shape = shape(32_000);
+        let mut setting = tiled();
+        (setting.devices, setting.sharing) = (2, Sharing::Full);
+        let gathered = |offloads: bool| {
+            let mut setting = setting.clone();
+            setting.offloads = offloads;
+            model_of(&shape, setting, None).gathered_bytes(1000)
+        };
+        assert_eq!((gathered(false), gathered(true)), (1000, 1500));
     }
 
     #[test]

@@ -4,49 +4,9 @@ use serde::{Serialize, Serializer};
 
 use super::behaviour::{AttentionForm, LossForm, Number, Raised, Recompute, StackBehaviour, Unable};
 use super::comparison::Comparison;
-use super::shape::Role;
+use super::role::{ROLES, Role};
+use super::weight_form::WeightForm;
 use super::{ModelShape, StackError};
-
-/// How the frozen weights of linear layers are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WeightForm {
-    /// Numbers that are not quantized.
-    Numbers,
-    /// bitsandbytes' 8 bits.
-    Int8,
-    /// 4 bits, a constant in F32 for each 64.
-    Nf4,
-    /// 4 bits, with constants of one byte for each 64.
-    Nf4Double,
-    /// 4 bits in groups of 128.
-    Gptq4,
-    /// 8 bits in groups of 128.
-    Gptq8,
-}
-
-impl WeightForm {
-    /// Bytes of codes and of constants for so many weights.
-    pub(super) fn bytes(self, elements: u64, number: Number) -> [u64; 2] {
-        match self {
-            Self::Numbers => [elements * number.bytes(), 0],
-            Self::Int8 => [elements, elements / 4096 * 4],
-            Self::Nf4 => [elements / 2, elements / 64 * 4],
-            Self::Nf4Double => [elements / 2, elements / 64 + elements / 64 / 256 * 4],
-            Self::Gptq4 => [elements / 2, elements / 128 * 5 / 2],
-            Self::Gptq8 => [elements, elements / 128 * 3],
-        }
-    }
-
-    /// Whether weights are codes.
-    pub fn is_quantized(self) -> bool {
-        self != Self::Numbers
-    }
-
-    pub(super) fn is_bitsandbytes(self) -> bool {
-        matches!(self, Self::Int8 | Self::Nf4 | Self::Nf4Double)
-    }
-}
 
 /// Parameters that are trained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -154,6 +114,12 @@ impl Unable {
     }
 }
 
+/// Reasons why predictions are not proven, whatever the stack.
+const OFFLOADED: &str =
+    "with what is shared out in the host's memory, published peaks are up to a half above predictions";
+const DEEPSPEED: &str = "ZeRO was compared on one device only";
+const COMPARED: &str = "steps of trainers of preferences were compared with nothing";
+
 /// Larger settings are no training that a device could run; smaller numbers keep sums in range.
 const MOST_TOKENS: u64 = 1 << 24;
 
@@ -164,7 +130,7 @@ impl StackSetting {
             stack,
             trains: Trains::Adapters {
                 rank: 16,
-                targets: super::shape::ROLES.to_vec(),
+                targets: ROLES.to_vec(),
                 has_dropout: false,
                 whole_embeddings: false,
             },
@@ -199,6 +165,51 @@ impl StackSetting {
             sharing: Sharing::Copies,
             offloads: false,
         }
+    }
+
+    /// The setting on a model: weights that its checkpoint has in codes stay in these, whatever else is asked for.
+    #[must_use]
+    pub fn on(&self, shape: &ModelShape) -> Self {
+        let mut setting = self.clone();
+        let Some(stored) = &shape.stored else {
+            return setting;
+        };
+        setting.weights = stored.form;
+        if setting.computes == Number::Half {
+            setting.adapters = setting.stack.adapters[1];
+        }
+        setting
+    }
+
+    /// The setting as it runs on a model: a stack's own layers are those of some types of models, and they take no dropout between LoRA's
+    /// factors; scores that a tanh caps exist at once in them.
+    pub fn as_run(&self, shape: &ModelShape) -> Self {
+        let mut setting = self.clone();
+        let Some(own) = self.stack.own_layers else {
+            return setting;
+        };
+        let is_own = own.are_of(&shape.model_type);
+        let has_dropout = matches!(&self.trains, Trains::Adapters { has_dropout: true, .. });
+        setting.fused_lora &= is_own && !has_dropout;
+        if is_own && shape.caps_scores && setting.attention == AttentionForm::Sdpa {
+            setting.attention = AttentionForm::Eager;
+        }
+        setting
+    }
+
+    /// Reason why no measurement stands behind predictions of the setting; `None` where such settings were compared.
+    pub fn unproven(&self) -> Option<&'static str> {
+        let reasons = [
+            (self.offloads, OFFLOADED),
+            (self.is_deepspeeds() && self.devices > 1, DEEPSPEED),
+            (!self.comparison.is_none(), COMPARED),
+        ];
+        let found = reasons.into_iter().find(|(holds, _)| *holds);
+        self.stack.unproven.or(found.map(|(_, reason)| reason))
+    }
+
+    fn is_deepspeeds(&self) -> bool {
+        matches!(self.sharing, Sharing::Zero1 | Sharing::Zero2 | Sharing::Zero3)
     }
 
     /// Sequences of a micro-batch.
@@ -259,12 +270,11 @@ impl StackSetting {
 
     /// DeepSpeed updates F32 copies of parameters of 16 bits.
     pub(super) fn keeps_masters(&self) -> bool {
-        let is_deepspeed = matches!(self.sharing, Sharing::Zero1 | Sharing::Zero2 | Sharing::Zero3);
         let trained = match self.trains {
             Trains::Everything => self.loads,
             Trains::Adapters { .. } => self.adapters,
         };
-        is_deepspeed && trained == Number::Half
+        self.is_deepspeeds() && trained == Number::Half
     }
 
     /// Devices among which weights, gradients and optimizer states are shared out.

@@ -1,9 +1,13 @@
 //! Dimensions of a model that some stack trains: those of `config.json`, for any decoder, known here or not.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 use super::StackError;
-use crate::architecture::{Bias, Family, NormPlacement, QueryKeyNorm, Switches};
+use super::role::Role;
+use super::stored_weights::StoredWeights;
+use crate::architecture::{Architecture, Bias, Family, NormPlacement, QueryKeyNorm, SoftCap, Switches};
 
 /// Dimensions of a decoder-only model.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,10 +28,21 @@ pub struct ModelShape {
     pub norms: u64,
     /// Norms of queries and keys.
     pub head_norms: bool,
+    /// Scores of attention go through a tanh.
+    pub caps_scores: bool,
+    /// Logits go through a tanh.
+    pub caps_logits: bool,
     pub experts: Option<ExpertShape>,
     pub max_positions: Option<u64>,
-    /// The layout is one that was checked; sizes of others are those of a plain decoder.
+    /// The layout is one that was checked, or all layers are alike in one of the engine's families; sizes of others are those of a plain
+    /// decoder.
     pub is_known: bool,
+    /// Parameters as the engine counts them, of a family of its own whose layers are not all alike.
+    pub counted: Option<u64>,
+    /// Elements of tables that have a row for each token beside the embedding.
+    pub tables: u64,
+    /// Codes that the checkpoint has its weights in.
+    pub stored: Option<StoredWeights>,
 }
 
 /// Experts that layers of a mixture have in place of one MLP.
@@ -87,6 +102,8 @@ struct Layout {
     /// Norms of a layer over the residual stream.
     norms: u64,
     head_norms: bool,
+    /// Caps of attention's scores and of logits.
+    caps: [SoftCap; 2],
     /// Whether embedding and LM head are tied where the file does not say.
     tied_embeddings: bool,
 }
@@ -97,6 +114,7 @@ impl Layout {
         qkv_bias: Bias::Key("attention_bias"),
         norms: 2,
         head_norms: false,
+        caps: [SoftCap::WhereSet; 2],
         tied_embeddings: false,
     };
     const UNGATED: Self = Self {
@@ -122,6 +140,7 @@ impl Layout {
                 NormPlacement::Shared => 1,
             },
             head_norms: switches.query_key_norm != QueryKeyNorm::None,
+            caps: [switches.attention_soft_cap, switches.logit_soft_cap],
             tied_embeddings: switches.tied_embeddings,
         }
     }
@@ -151,10 +170,20 @@ impl ModelShape {
             .get("text_config")
             .filter(|text| text.is_object())
             .unwrap_or(config);
-        let reader = Reader { file, config: text };
+        let stored = StoredWeights::of(config).or_else(|| StoredWeights::of(text));
         let model_type = text.get("model_type").or_else(|| outer.get("model_type"));
         let model_type = model_type.and_then(Value::as_str).unwrap_or_default().to_owned();
         let checked = Layout::checked(&model_type);
+        // What the engine reads has the defaults of the family's configuration class, and each layer as it is.
+        if let Ok(architecture) = Architecture::from_json(Path::new(file), &config.to_string()) {
+            let shape = Self::of_architecture(&architecture);
+            return Ok(Self {
+                is_known: shape.is_known || Layout::checked(&shape.model_type).is_some(),
+                stored,
+                ..shape
+            });
+        }
+        let reader = Reader { file, config: text };
         let activation = text.get("hidden_act").and_then(Value::as_str);
         let layout = checked.unwrap_or_else(|| Layout::assumed(&model_type, activation));
         let hidden = reader.required(&["hidden_size", "n_embd", "d_model"], 1 << 20)?;
@@ -184,9 +213,14 @@ impl ModelShape {
             qkv_bias: reader.has_bias(layout.qkv_bias),
             norms: layout.norms,
             head_norms: layout.head_norms,
+            caps_scores: reader.has_cap("attn_logit_softcapping", layout.caps[0]),
+            caps_logits: reader.has_cap("final_logit_softcapping", layout.caps[1]),
             experts: reader.experts()?,
             max_positions: reader.optional(&["max_position_embeddings", "n_positions"], 1 << 40)?,
             is_known: checked.is_some(),
+            counted: None,
+            tables: 0,
+            stored,
             model_type,
         })
     }
@@ -244,7 +278,16 @@ impl ModelShape {
 
     /// All elements.
     pub fn parameters(&self) -> u64 {
-        self.layers * self.layer_elements() + self.embedding_elements() + self.hidden
+        let plain = self.layers * self.layer_elements() + self.embedding_elements() + self.tables + self.hidden;
+        self.counted.unwrap_or(plain)
+    }
+
+    /// Elements of the mean layer for so many of a plain one, where layers are not all alike.
+    pub(super) fn held(&self, elements: u64) -> u64 {
+        let Some(counted) = self.counted else { return elements };
+        let of_layers = counted.saturating_sub(self.embedding_elements() + self.tables + self.hidden);
+        let plain = (self.layers * self.layer_elements()).max(1);
+        (elements as f64 * of_layers as f64 / plain as f64) as u64
     }
 }
 
@@ -264,51 +307,6 @@ impl LinearShape {
     /// Elements of its weight.
     pub(super) fn elements(&self) -> u64 {
         self.inner * self.outer
-    }
-}
-
-/// A linear layer's place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    Query,
-    Key,
-    Value,
-    Output,
-    Gate,
-    Up,
-    Down,
-}
-
-/// All roles.
-pub const ROLES: [Role; 7] = [
-    Role::Query,
-    Role::Key,
-    Role::Value,
-    Role::Output,
-    Role::Gate,
-    Role::Up,
-    Role::Down,
-];
-
-impl Role {
-    /// The roles that a module name of any family stands for; none where it stands for no linear layer of a decoder layer.
-    pub fn of_module(name: &str) -> &'static [Role] {
-        let end = name.rsplit('.').next().unwrap_or(name);
-        match end {
-            "q_proj" | "q" => &[Role::Query],
-            "k_proj" | "k" => &[Role::Key],
-            "v_proj" | "v" => &[Role::Value],
-            "o_proj" | "output_proj" | "out_proj" | "o" | "dense" => &[Role::Output],
-            "qkv_proj" | "c_attn" | "query_key_value" => &[Role::Query, Role::Key, Role::Value],
-            "gate_proj" | "w1" => &[Role::Gate],
-            "up_proj" | "w3" | "c_fc" | "fc1" => &[Role::Up],
-            "down_proj" | "w2" | "fc2" => &[Role::Down],
-            "gate_up_proj" => &[Role::Gate, Role::Up],
-            "c_proj" => &[Role::Output, Role::Down],
-            "mlp" => &[Role::Gate, Role::Up, Role::Down],
-            "all-linear" | "all" => &ROLES,
-            _ => &[],
-        }
     }
 }
 
@@ -348,6 +346,14 @@ impl Reader<'_> {
             Bias::Always => true,
             Bias::Key(key) => flag(key).unwrap_or(false),
             Bias::Unless(key) => flag(key).unwrap_or(true),
+        }
+    }
+
+    fn has_cap(&self, key: &str, cap: SoftCap) -> bool {
+        match (cap, self.config.get(key)) {
+            (SoftCap::Never, _) | (SoftCap::WhereSet, None) => false,
+            (SoftCap::Default(_), None) => true,
+            (SoftCap::WhereSet | SoftCap::Default(_), Some(value)) => value.as_f64().is_some_and(|cap| cap > 0.0),
         }
     }
 
@@ -396,6 +402,56 @@ mod tests {
         let shape = ModelShape::from_json("config.json", &config).unwrap();
         // SmolLM2-1.7B, as `num_parameters` says.
         assert_eq!(shape.parameters(), 1_711_376_384);
+    }
+
+    #[test]
+    fn families_of_the_engine_are_known_and_counted_as_it_counts_them() {
+        let of = |model_type: &str, layers: usize| {
+            let text = format!(
+                r#"{{"model_type": "{model_type}", "vocab_size": 512, "hidden_size": 4096, "intermediate_size": 12288,
+                    "num_hidden_layers": {layers}, "num_attention_heads": 16, "num_key_value_heads": 4,
+                    "max_position_embeddings": 256}}"#
+            );
+            let config: Value = serde_json::from_str(&text).unwrap();
+            let architecture = Architecture::from_json(Path::new("config.json"), &text).unwrap();
+            let shape = ModelShape::from_json("config.json", &config).unwrap();
+            assert_eq!(shape.parameters(), architecture.parameter_count().total() as u64);
+            assert_eq!(shape.max_positions, Some(256));
+            shape
+        };
+        for model_type in ["llama", "qwen3", "smollm3", "cohere2"] {
+            let shape = of(model_type, 3);
+            assert!(shape.is_known && shape.counted.is_none(), "{shape:?}");
+        }
+        // Three of four layers have gated delta rules in the place of attention.
+        let mixed = of("qwen3_5_text", 4);
+        assert!(!mixed.is_known && mixed.held(1000) != 1000, "{mixed:?}");
+    }
+
+    #[test]
+    fn a_multimodal_file_has_the_defaults_of_its_language_model() {
+        let config = serde_json::json!({"model_type": "gemma3", "text_config": {"hidden_size": 2560, "num_hidden_layers": 34,
+            "intermediate_size": 10240}, "quantization_config": {"load_in_4bit": true}});
+        let shape = ModelShape::from_json("config.json", &config).unwrap();
+        assert_eq!((shape.heads, shape.vocabulary, shape.is_known), (8, 262_208, true));
+        assert_eq!(shape.stored.unwrap().method, "bitsandbytes");
+    }
+
+    #[test]
+    fn caps_are_those_of_the_file_or_of_the_family() {
+        let caps = |kind: &str, more: &str| {
+            let text = format!(
+                r#"{{"model_type": "{kind}", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+                    "intermediate_size": 64, "vocab_size": 512{more}}}"#
+            );
+            let config = serde_json::from_str(&text).unwrap();
+            let shape = ModelShape::from_json("config.json", &config).unwrap();
+            (shape.caps_scores, shape.caps_logits)
+        };
+        assert_eq!(caps("gemma2", ""), (true, true));
+        assert_eq!(caps("gemma2", r#", "attn_logit_softcapping": null"#), (false, true));
+        assert_eq!(caps("llama", r#", "final_logit_softcapping": 30.0"#), (false, false));
+        assert_eq!(caps("new", r#", "final_logit_softcapping": 30.0"#), (false, true));
     }
 
     #[test]

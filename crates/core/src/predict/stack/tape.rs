@@ -145,6 +145,8 @@ pub(super) struct Tape {
     /// Costs of the ops so far: of products, of passes over memory.
     pub(super) costs: Vec<Cost>,
     pub(super) counts_costs: bool,
+    /// Bytes of the device that were free when they were first asked for.
+    first_free: Option<u64>,
 }
 
 impl Tape {
@@ -160,12 +162,19 @@ impl Tape {
             offloads: false,
             costs: Vec::new(),
             counts_costs: false,
+            first_free: None,
         }
     }
 
     /// Reads or changes the heap.
     pub(super) fn heap(&self) -> std::cell::RefMut<'_, Heap> {
         self.heap.borrow_mut()
+    }
+
+    /// Bytes of the device that were free when they were first asked for, as a program knows them that looks once.
+    pub(super) fn first_free(&mut self) -> u64 {
+        let free = self.heap.borrow().free_bytes();
+        *self.first_free.get_or_insert(free)
     }
 
     /// Tensors from here on are for `kind`; returns what they were for before.

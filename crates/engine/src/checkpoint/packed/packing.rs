@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::PackedError;
 use super::parts::Parts;
 use crate::WeightsError;
-use peft_tune_core::bounded;
+use peft_tune_core::{bounded, python_json};
 
 /// Formats whose weights are read.
 const METHODS: [&str; 6] = ["bitsandbytes", "compressed-tensors", "fp8", "gptq", "awq", "mxfp4"];
@@ -55,7 +55,7 @@ impl Packing {
         let Ok(text) = bounded::read_text(&path, bounded::SETTINGS_BYTES) else {
             return Ok(Self::default());
         };
-        let Ok(config) = serde_json::from_str::<Config>(&text) else {
+        let Ok(config) = python_json::from_str::<Config>(&text) else {
             return Ok(Self::default());
         };
         let Some(quantization) = config.quantization_config.or(config.compression_config) else {

@@ -54,6 +54,11 @@ pub(super) fn read_rows(path: &Path, meter: &Meter, visit: &mut Visitor) -> Resu
     }
 }
 
+/// Rows of `files`, up to the first one that cannot be read.
+pub fn rows_in(files: &[PathBuf]) -> u64 {
+    count_rows(files, &[], usize::MAX) as u64
+}
+
 /// Rows of `files`, at most `limit`; those up to the first one that cannot be read. Columns are not looked at, and files whose rows
 /// are `known` are not read again.
 pub(super) fn count_rows(files: &[PathBuf], known: &[Option<usize>], limit: usize) -> usize {

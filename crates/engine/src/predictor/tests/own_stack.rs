@@ -2,7 +2,7 @@
 
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::device;
-use peft_tune_core::predict::stack::{Fit, OwnEngine, StackDevice};
+use peft_tune_core::predict::stack::{OwnEngine, StackDevice};
 use peft_tune_core::recipe::{DataSettings, Recipe};
 
 fn engine(device_name: Option<&str>) -> OwnEngine {
@@ -36,13 +36,13 @@ fn components_are_the_peak_and_one_row_more_than_the_largest_does_not_surely_fit
     let limits = engine.limits(&recipe());
     let rows = limits.largest_micro_batch as usize;
     assert!(rows > 0 && limits.longest_sequence > 0, "{limits:?}");
-    let fit = |rows| {
+    let verdict = |rows| {
         let mut recipe = recipe();
         recipe.batch.micro_batch = rows;
-        engine.predict(&recipe).unwrap().verdict.map(|verdict| verdict.fit)
+        engine.predict(&recipe).unwrap().verdict.unwrap()
     };
-    assert_eq!(fit(rows), Some(Fit::Fits));
-    assert_ne!(fit(rows + 1), Some(Fit::Fits));
+    assert!(verdict(rows).fit.is_fit() && !verdict(rows + 1).fit.is_fit());
+    assert!(verdict(rows).unproven.is_some(), "no real GPU was compared");
 }
 
 #[test]

@@ -2,8 +2,10 @@
 
 use super::super::behaviour::{Number, StackBehaviour};
 use super::super::heap::Heap;
-use super::super::setting::{StackSetting, Trains, WeightForm};
-use super::super::shape::{ModelShape, ROLES};
+use super::super::role::ROLES;
+use super::super::setting::{StackSetting, Trains};
+use super::super::shape::ModelShape;
+use super::super::weight_form::WeightForm;
 use super::*;
 
 const ATTENTION: [Role; 4] = [Role::Query, Role::Key, Role::Value, Role::Output];
@@ -49,6 +51,7 @@ fn model(case: &Case, is_host: bool) -> Model {
         shape: ModelShape::from_json("config.json", &serde_json::from_str(&config).unwrap()).unwrap(),
         setting,
         repeats_heads: false,
+        is_wide: false,
         is_host,
         rows: 2,
     }

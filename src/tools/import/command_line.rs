@@ -1,0 +1,284 @@
+//! Commands of a shell that start a training: what they start, and its options.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+/// Programs whose first word says what they are to do.
+const TOOLS: [&str; 4] = ["trl", "llamafactory-cli", "axolotl", "tune"];
+
+/// A command with options.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(in crate::tools) struct CommandLine {
+    /// Program without what launches it, and what it is told to do: `trl dpo`; of a script or a module its name, as in `train`.
+    pub started: Vec<String>,
+    /// Options of the program, by name; those of a launcher are left out.
+    pub options: Map<String, Value>,
+}
+
+impl CommandLine {
+    /// The commands of a shell script, as far as they have options.
+    pub(in crate::tools) fn all(text: &str) -> Vec<Self> {
+        let commands = Words::default().commands(text);
+        commands.iter().filter_map(|words| Self::of(words)).collect()
+    }
+
+    /// The command that a file's heading says it is started by.
+    pub(in crate::tools) fn in_comments(text: &str) -> Option<Self> {
+        let comments = text.lines().filter_map(|line| line.trim_start().strip_prefix('#'));
+        let mut commands = comments.flat_map(Self::all);
+        commands.find(|command| command.options.contains_key("config"))
+    }
+
+    fn of(words: &[String]) -> Option<Self> {
+        let is_option = |word: &String| name_of(word).is_some();
+        let tool = words.iter().position(|word| TOOLS.contains(&file_name(word)));
+        let script = || words.iter().position(|word| word.ends_with(".py"));
+        let module = || words.iter().rposition(|word| word == "-m").map(|at| at + 1);
+        let (started, options) = match (tool, script().or_else(module)) {
+            (Some(at), _) => {
+                let told = words[at..].iter().take(2).take_while(|word| !is_option(word));
+                let told: Vec<String> = told.map(|word| file_name(word).to_owned()).collect();
+                (told, &words[at..])
+            }
+            (None, Some(at)) => {
+                let name = words.get(at).map(|word| script_name(word).to_owned());
+                (name.into_iter().collect(), words.get(at..).unwrap_or_default())
+            }
+            (None, None) => (
+                words.iter().take_while(|word| !is_option(word)).cloned().collect(),
+                words,
+            ),
+        };
+        let options = options_of(options);
+        (!options.is_empty()).then_some(Self { started, options })
+    }
+}
+
+/// The name of an option, with the value that stands in the same word.
+fn name_of(word: &str) -> Option<(&str, Option<&str>)> {
+    let option = word.strip_prefix("--")?;
+    let (name, value) = match option.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (option, None),
+    };
+    let is_name = name.starts_with(|first: char| first.is_alphabetic() || first == '_');
+    is_name.then_some((name, value))
+}
+
+fn file_name(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or(word)
+}
+
+/// The name of a script without its ending, or of a module without the package that it lies in.
+fn script_name(word: &str) -> &str {
+    let name = Path::new(word)
+        .file_stem()
+        .and_then(|name| name.to_str())
+        .unwrap_or(word);
+    match word.ends_with(".py") {
+        true => name,
+        false => word.rsplit('.').next().unwrap_or(word),
+    }
+}
+
+/// Options by name: what stands in the same word, the words up to the next option with commas between them, or true.
+fn options_of(words: &[String]) -> Map<String, Value> {
+    let mut all = Map::new();
+    for (at, word) in words.iter().enumerate() {
+        let Some((name, own)) = name_of(word) else { continue };
+        let value = match own {
+            Some(own) => value_of(own),
+            None => {
+                let values = words[at + 1..].iter().take_while(|word| name_of(word).is_none());
+                let values: Vec<&str> = values.map(String::as_str).collect();
+                match values.as_slice() {
+                    [] => Value::Bool(true),
+                    [one] => value_of(one),
+                    many => {
+                        let bare = many.iter().map(|word| word.trim_matches(['[', ']', ',']));
+                        Value::String(bare.collect::<Vec<_>>().join(","))
+                    }
+                }
+            }
+        };
+        all.insert(name.to_owned(), value);
+    }
+    all
+}
+
+/// A word as a value: a map or a list where it is one of JSON, else the text.
+fn value_of(word: &str) -> Value {
+    let parsed = word.starts_with(['{', '[']).then(|| serde_json::from_str(word));
+    match parsed {
+        Some(Ok(value)) => value,
+        _ => Value::String(word.trim_matches(['[', ']']).to_owned()),
+    }
+}
+
+/// Words of commands as a shell splits them: quotes, comments, lines that go on, and the signs behind which another command begins.
+#[derive(Default)]
+struct Words {
+    commands: Vec<Vec<String>>,
+    words: Vec<String>,
+    word: Option<String>,
+    quote: Option<char>,
+    /// Brackets of commands within the word, which are taken as they stand.
+    depth: usize,
+}
+
+impl Words {
+    fn commands(mut self, text: &str) -> Vec<Vec<String>> {
+        let mut rest = text;
+        while let Some(letter) = rest.chars().next() {
+            rest = self.take(letter, &rest[letter.len_utf8()..]);
+        }
+        self.end_command();
+        self.commands
+    }
+
+    /// Takes a letter; gives what is left to read.
+    fn take<'t>(&mut self, letter: char, rest: &'t str) -> &'t str {
+        match (self.quote, letter) {
+            (Some(own), letter) if own == letter => self.quote = None,
+            (Some('\''), letter) => self.push(letter),
+            (_, '\\') => return self.escaped(rest),
+            (Some(_), letter) => self.push(letter),
+            (None, '(') if self.depth > 0 || self.word.as_ref().is_some_and(|word| word.ends_with('$')) => {
+                self.depth += 1;
+                self.push(letter);
+            }
+            (None, ')') if self.depth > 0 => {
+                self.depth -= 1;
+                self.push(letter);
+            }
+            (None, letter) if self.depth > 0 => self.push(letter),
+            (None, '\'' | '"') => {
+                self.quote = Some(letter);
+                self.word.get_or_insert_default();
+            }
+            (None, '#') if self.word.is_none() => return &rest[rest.find('\n').unwrap_or(rest.len())..],
+            // An option on a line of its own belongs to the command before it.
+            (None, '\n') if !rest.trim_start().starts_with("--") => self.end_command(),
+            (None, ';' | '|' | '&') => self.end_command(),
+            (None, '<' | '>') => {
+                // The number of a stream is no word.
+                self.word
+                    .take_if(|word| word.chars().all(|digit| digit.is_ascii_digit()));
+                self.end_command();
+                return &rest[rest.find(['\n', ';', '|', '&']).unwrap_or(rest.len())..];
+            }
+            (None, letter) if letter.is_whitespace() => self.end_word(),
+            (None, letter) => self.push(letter),
+        }
+        rest
+    }
+
+    /// Takes what stands behind a backslash: nothing of the end of a line.
+    fn escaped<'t>(&mut self, rest: &'t str) -> &'t str {
+        let Some(letter) = rest.chars().next() else { return rest };
+        let behind = &rest[letter.len_utf8()..];
+        match letter {
+            '\n' => return behind,
+            '\r' => return behind.strip_prefix('\n').unwrap_or(behind),
+            '"' | '\\' | '$' | '`' => {}
+            _ if self.quote.is_some() => self.push('\\'),
+            _ => {}
+        }
+        self.push(letter);
+        behind
+    }
+
+    fn push(&mut self, letter: char) {
+        self.word.get_or_insert_default().push(letter);
+    }
+
+    fn end_word(&mut self) {
+        self.words.extend(self.word.take());
+    }
+
+    fn end_command(&mut self) {
+        self.end_word();
+        if !self.words.is_empty() {
+            self.commands.push(std::mem::take(&mut self.words));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn one(text: &str) -> CommandLine {
+        let all = CommandLine::all(text);
+        assert_eq!(all.len(), 1, "{text}: {all:?}");
+        all.into_iter().next().unwrap()
+    }
+
+    #[test]
+    fn commands_are_split_as_a_shell_splits_them() {
+        let text = "#!/bin/bash\nset -e   # --no option\nexport A=1\naccelerate launch --num_processes 2 \\\n  train.py \\\n  --lora_r 8 \\\n  \
+                    --name \"it's # one\" --kwargs '{\"min_lr_rate\": 0.2}' --flag   # two: rows\necho done --quietly\n";
+        let all = CommandLine::all(text);
+        let started: Vec<String> = all.iter().map(|command| command.started.join(" ")).collect();
+        assert_eq!(started, ["train", "echo done"]);
+        let options = &all[0].options;
+        assert_eq!(options["lora_r"], "8");
+        assert_eq!(options["name"], "it's # one");
+        assert_eq!(options["kwargs"], json!({"min_lr_rate": 0.2}));
+        assert_eq!(options["flag"], true);
+        assert!(!options.contains_key("num_processes"), "{options:?}");
+    }
+
+    #[test]
+    fn what_a_tool_is_told_to_do_is_a_part_of_what_is_started() {
+        for (text, started) in [
+            ("trl dpo --beta 0.1", "trl dpo"),
+            ("CUDA_VISIBLE_DEVICES=0 .venv/bin/trl sft --lora_r 4", "trl sft"),
+            ("trl --lora_r 4", "trl"),
+            ("python examples/scripts/orpo.py --beta 1", "orpo"),
+            ("torchrun --nproc_per_node 2 -m trl.scripts.kto --beta 1", "kto"),
+            ("--lora_r 4", ""),
+        ] {
+            assert_eq!(one(text).started.join(" "), started, "{text}");
+        }
+        let heading = "# trl dpo --config trl_dpo.yaml\n# written by hand\nbeta: 0.1\n";
+        let heading = CommandLine::in_comments(heading).unwrap();
+        assert_eq!(heading.started, ["trl", "dpo"]);
+        assert_eq!(CommandLine::in_comments("# about --beta\nbeta: 0.1\n"), None);
+    }
+
+    #[test]
+    fn lists_are_texts_with_commas_and_signs_of_the_shell_end_a_command() {
+        let line = one("x --a q_proj v_proj --b [q_proj, v_proj] --c=1 --d -1 2>&1 | tee log.txt");
+        let values = ["a", "b", "c", "d"].map(|key| line.options[key].clone());
+        assert_eq!(json!(values), json!(["q_proj,v_proj", "q_proj,v_proj", "1", "-1"]));
+        let lines = one("x --a 1\n  --b $(date +%s | cut -c 1-2) && echo done");
+        assert_eq!(
+            (&lines.options["a"], &lines.options["b"]),
+            (&json!("1"), &json!("$(date +%s | cut -c 1-2)"))
+        );
+        assert_eq!(CommandLine::all("lora_r: 8\nnot: --an option\n").len(), 1);
+        assert_eq!(CommandLine::all("just words\n---\n-x\n"), []);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_odd(text in "[-# \\\\\n\"'$()|&;<>=a-c.é]{0,60}") {
+            CommandLine::all(&text);
+            CommandLine::in_comments(&text);
+        }
+
+        #[test]
+        fn what_is_written_is_read_back(options in proptest::collection::btree_map("[a-z_]{1,8}", "[a-z0-9. ]{1,8}", 1..6)) {
+            let written: String = options.iter().map(|(name, value)| format!(" \\\n  --{name} '{value}'")).collect();
+            let read = one(&format!("trl sft{written}\n"));
+            for (name, value) in &options {
+                prop_assert_eq!(&read.options[name], &Value::from(value.as_str()));
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Settings files of programs that are not read, told by their keys, and what to do with each.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::StackFileError;
+
+/// A program whose settings files are not read.
+struct Foreign {
+    /// Name in messages.
+    title: &'static str,
+    /// Key that its files have, and others of which they have one.
+    keys: [&'static [&'static str]; 2],
+    /// Beginnings of its command lines.
+    commands: &'static [&'static str],
+    instead: &'static str,
+}
+
+const ALL: [Foreign; 3] = [
+    Foreign {
+        title: "LLaMA-Factory's newer form (v1)",
+        keys: [
+            &["model"],
+            &[
+                "model_class",
+                "peft_config",
+                "dist_config",
+                "kernel_config",
+                "sample_backend",
+            ],
+        ],
+        commands: &[],
+        instead: "write it in LLaMA-Factory's usual form, with `model_name_or_path`, `stage: sft`, `finetuning_type: lora` and \
+                  `lora_rank`",
+    },
+    Foreign {
+        title: "litgpt",
+        keys: [
+            &["checkpoint_dir"],
+            &["quantize", "lora_query", "train", "data", "out_dir", "logger_name"],
+        ],
+        commands: &["litgpt finetune", "litgpt pretrain"],
+        instead: "write a config of TRL, axolotl, LLaMA-Factory or torchtune with its values, or a study by `peft-tune init`",
+    },
+    Foreign {
+        title: "ms-swift",
+        keys: [
+            &["train_type", "tuner_type", "sft_type"],
+            &["model", "dataset", "model_type", "model_id_or_path"],
+        ],
+        commands: &["swift sft", "swift pt", "swift rlhf"],
+        instead: "write a config of TRL or LLaMA-Factory with its values, which have most of its keys, or a study by `peft-tune init`",
+    },
+];
+
+/// Refuses a file of one of these programs by name.
+///
+/// # Errors
+/// [`StackFileError::Foreign`], with what to do.
+pub(super) fn refuse(path: &Path, text: &str, values: &Map<String, Value>) -> Result<(), StackFileError> {
+    match ALL.iter().find(|one| one.has(values) || one.begins(text)) {
+        None => Ok(()),
+        Some(found) => Err(StackFileError::Foreign {
+            path: path.to_owned(),
+            title: found.title,
+            instead: found.instead,
+        }),
+    }
+}
+
+impl Foreign {
+    fn has(&self, values: &Map<String, Value>) -> bool {
+        let has = |keys: &[&str]| keys.iter().any(|key| values.contains_key(*key));
+        self.keys.iter().all(|keys| has(keys))
+    }
+
+    /// Whether a line of a shell script runs the program, whatever stands before it.
+    fn begins(&self, text: &str) -> bool {
+        let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+        let mut commands = lines.flat_map(|line| self.commands.iter().map(move |command| (line, command)));
+        commands.any(|(line, command)| {
+            line.split_once(*command).is_some_and(|(before, behind)| {
+                let ends = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric() && c != '-');
+                ends(before.chars().next_back()) && ends(behind.chars().next())
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse_recipe;
+    use super::*;
+
+    fn of(name: &str, text: &str) -> Result<(), String> {
+        let read = parse_recipe(Path::new(name), text, None);
+        read.map(drop).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn files_of_other_programs_are_refused_by_name_with_what_to_do() {
+        for (text, title, instead) in [
+            (
+                "model: m\npeft_config:\n  name: lora\n  r: 16\nmicro_batch_size: 1\ncutoff_len: 1024\n",
+                "v1",
+                "finetuning_type",
+            ),
+            (
+                "checkpoint_dir: m\nquantize: bnb.nf4\nlora_r: 16\ntrain:\n  micro_batch_size: 1\n",
+                "litgpt",
+                "peft-tune init",
+            ),
+            (
+                "model: m\ntrain_type: lora\nlora_rank: 8\nper_device_train_batch_size: 1\ndataset: d\n",
+                "ms-swift",
+                "LLaMA-Factory",
+            ),
+            (
+                "# one GPU\nCUDA_VISIBLE_DEVICES=0 \\\nswift sft \\\n    --model m \\\n    --lora_rank 8 --max_length 2048\n",
+                "ms-swift",
+                "TRL",
+            ),
+            (
+                "litgpt finetune_lora m --lora_r 8 --quantize bnb.nf4\n",
+                "litgpt",
+                "TRL",
+            ),
+        ] {
+            let error = of("config.yaml", text).unwrap_err();
+            assert!(error.contains(title) && error.contains(instead), "{text}: {error}");
+            assert!(error.starts_with("config.yaml is a config of"), "{error}");
+        }
+    }
+
+    #[test]
+    fn files_that_are_read_are_none_of_them() {
+        for text in [
+            "model_name_or_path: m\nlora_r: 8\n",
+            "base_model: m\nadapter: lora\nmodel_type: LlamaForCausalLM\n",
+            "model_name_or_path: m\nstage: sft\nlora_rank: 8\n",
+            "model:\n  _component_: torchtune.models.llama3_1.lora_llama3_1_8b\ncheckpointer:\n  checkpoint_dir: m\n",
+            "trl sft --model_name_or_path swift-sft --use_peft --lora_r 4",
+        ] {
+            assert_eq!(of("config.yaml", text), Ok(()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Columns that a script's own functions read of a row, and the layout that they tell.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::run::Run;
+use super::syntax::{Argument, Expression, Form, Function};
+use peft_tune_core::recipe::DataFormat;
+
+/// Functions that are followed at the most, with those that they hand the row to.
+const DEEPEST: usize = 8;
+
+/// What a function of the script reads of a row.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ReadOfRow {
+    pub columns: BTreeSet<String>,
+    /// Whether texts are made by the chat template of the model.
+    pub has_template: bool,
+}
+
+impl ReadOfRow {
+    /// Columns that a function reads of its first parameter, also through functions that it hands the row to.
+    pub(super) fn of(run: &Run<'_>, function: &Function) -> Self {
+        let mut all = Self::default();
+        all.add(run, function, &mut BTreeSet::new());
+        all
+    }
+
+    /// Adds what a function reads; `followed` are the lines of those that lead to it, and of those that were added before.
+    fn add(&mut self, run: &Run<'_>, function: &Function, followed: &mut BTreeSet<usize>) {
+        let Some(row) = function.parameters.first() else {
+            return;
+        };
+        if followed.len() >= DEEPEST || !followed.insert(function.line) {
+            return;
+        }
+        let is_row = |one: &Expression| matches!(&one.form, Form::Name(name) if *name == row.name);
+        let mut handed_on = BTreeSet::new();
+        function.each(&mut |expression| match &expression.form {
+            Form::Item(whole, key) if is_row(whole) => self.columns.extend(text_of(key)),
+            Form::Call(callee, arguments) => match &callee.form {
+                Form::Attribute(object, name) if name == "get" && is_row(object) => {
+                    if let Some(Argument::Positional(key)) = arguments.first() {
+                        self.columns.extend(text_of(key));
+                    }
+                }
+                Form::Attribute(_, name) => self.has_template |= name == "apply_chat_template",
+                Form::Name(name) => {
+                    let has_row = |one: &Argument| matches!(one, Argument::Positional(one) if is_row(one));
+                    if arguments.iter().any(has_row) {
+                        handed_on.insert(name.clone());
+                    }
+                }
+                _ => {}
+            },
+            _ => {}
+        });
+        for function in handed_on.iter().filter_map(|name| run.functions.get(name)) {
+            self.add(run, function, followed);
+        }
+    }
+
+    /// The layout that the columns are of.
+    pub(super) fn format(&self) -> DataFormat {
+        let has = |names: &[&str]| names.iter().all(|name| self.columns.contains(*name));
+        let formats: [(&[&str], DataFormat); 5] = [
+            (&["messages"], DataFormat::Messages),
+            (&["conversations"], DataFormat::Sharegpt),
+            (&["prompt", "completion"], DataFormat::PromptCompletion),
+            (&["instruction", "output"], DataFormat::Alpaca),
+            (&["text"], DataFormat::Text),
+        ];
+        let found = formats.into_iter().find(|(names, _)| has(names));
+        found.map_or(DataFormat::Auto, |(_, format)| format)
+    }
+}
+
+fn text_of(key: &Expression) -> Option<String> {
+    match &key.form {
+        Form::Constant(Value::String(text)) => Some(text.clone()),
+        _ => None,
+    }
+}

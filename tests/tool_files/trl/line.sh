@@ -1,0 +1,11 @@
+trl sft \
+  --model_name_or_path models/llama \
+  --dataset_name data/rows.jsonl \
+  --dtype bfloat16 \
+  --use_peft \
+  --lora_r 8 \
+  --lora_target_modules all-linear \
+  --max_length 64 \
+  --num_processes 2 \
+  --report_to wandb \
+  --output_dir poems
