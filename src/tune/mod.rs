@@ -24,6 +24,7 @@ mod kept_metrics;
 mod kernel_fault;
 mod kernel_form;
 mod known_measurements;
+mod lost_trials;
 mod measured_metrics;
 mod measured_recipes;
 mod measurement;
@@ -54,6 +55,7 @@ mod trials;
 mod tuner;
 mod whole_task;
 mod widen;
+mod widening_problem;
 
 pub use baseline::{Width, baseline};
 pub use confirm::Repeat;

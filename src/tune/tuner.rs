@@ -20,7 +20,7 @@ use super::rivals::Rivals;
 use super::running_trials::RunningTrials;
 use super::schedule::Schedule;
 use super::trials::Trials;
-use super::widen::WideningProblem;
+use super::widening_problem::WideningProblem;
 use super::{Ending, Inputs, Interrupt, LackOfTime, Progress, TargetForecast, TuneError, TuneObserver};
 use crate::space::Study;
 use crate::store::{SearchStage, SpentTime, Store, StudyId};
