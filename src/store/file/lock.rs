@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use super::rescue::FileIdentity;
+use super::file_identity::FileIdentity;
 
 /// Lock that is held while a study is run; dropping it lets the study go.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! The file of a database: opening and locking it, keeping it in place, making it small, and copying studies into it.
 
+mod file_identity;
 pub(super) mod files;
 pub(super) mod foreign_file;
 pub(super) mod import;

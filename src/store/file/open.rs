@@ -9,12 +9,12 @@ use sqlx::ConnectOptions;
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 
+use super::file_identity::FileIdentity;
 use super::files::{self, Found, Stamp};
 use super::lock::{LockAttempt, StudyLock, has_no_locks, lock_path};
-use super::rescue::FileIdentity;
 use crate::store::StoreError;
 use crate::store::error::sqlite_code;
-use crate::store::trial::steps::StepBuffer;
+use crate::store::trial::step_buffer::StepBuffer;
 
 static MIGRATOR: Migrator = sqlx::migrate!("./migrations");
 

@@ -1,44 +1,15 @@
 //! A database whose file was removed or replaced while it was open. SQLite goes on writing into the file without a name, and what
 //! it writes is gone with the process: so this is noticed behind each commit, and all there is goes to another file.
 
-use std::fs::{File, Metadata};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use sqlx::{Sqlite, Transaction};
 
+use super::file_identity::FileIdentity;
 use crate::store::{Store, StoreError};
 
 /// Number of names that are tried for the file that keeps the database.
 const NAMES: u32 = 100;
-
-/// Identity of a file, which tells it from another at the same path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FileIdentity {
-    device: u64,
-    inode: u64,
-}
-
-impl FileIdentity {
-    /// Identity of the file at `path`; `None` where there is none.
-    pub(super) fn at(path: &Path) -> Option<Self> {
-        std::fs::metadata(path).ok().map(Self::from)
-    }
-
-    /// Identity of an open file; `None` where its system does not say.
-    pub(super) fn of(file: &File) -> Option<Self> {
-        file.metadata().ok().map(Self::from)
-    }
-}
-
-impl From<Metadata> for FileIdentity {
-    fn from(metadata: Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-        }
-    }
-}
 
 impl Store {
     /// Commits, and makes sure that the file is still the one at its path.

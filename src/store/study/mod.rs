@@ -10,6 +10,7 @@ pub(super) mod requests;
 pub(super) mod searches;
 pub(super) mod spent_times;
 pub(super) mod studies;
+mod study_id;
 pub(super) mod warm_starts;
 pub(super) mod widenings;
 
@@ -18,4 +19,5 @@ pub use overview::{FINDS_LENGTH, StudyOverview};
 pub use requests::{RequestId, RequestOutcome, StoredRequest};
 pub use searches::{EndingRecord, SearchBudget, SearchStage, Spending};
 pub use spent_times::SpentTime;
-pub use studies::{OpenStudy, Runner, StudyId};
+pub use studies::{OpenStudy, Runner};
+pub use study_id::StudyId;

@@ -8,13 +8,9 @@ use super::definitions;
 use crate::space::BackendKind;
 use crate::store::file::lock::{LockAttempt, StudyLock, has_no_locks, is_held, lock_path};
 use crate::store::row::to_u64;
-use crate::store::{FINDS_LENGTH, Store, StoreError, StudyOverview, StudyRecord};
+use crate::store::{FINDS_LENGTH, Store, StoreError, StudyId, StudyOverview, StudyRecord};
 use peft_tune_core::recipe::TrainedRows;
 use peft_tune_core::study::TrialNumber;
-
-/// `study.id`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct StudyId(pub i64);
 
 /// Objectives that `pareto_front` can compare.
 const MOST_OBJECTIVES: usize = 6;

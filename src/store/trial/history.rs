@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::state::StateColumns;
-use super::trials::TrialId;
+use super::trial_id::TrialId;
 use crate::store::row::to_u64;
 use crate::store::{EvaluationRecord, Store, StoreError, StudyId};
 use peft_tune_core::study::{Confirmations, Metrics, Params, Trial, TrialNumber, with_confirmed};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::trials::TrialId;
+use super::trial_id::TrialId;
 use crate::store::row::{finite, to_u64};
 use crate::store::{Store, StoreError, StudyId};
 use peft_tune_core::study::{Metrics, TrialNumber};

@@ -13,9 +13,11 @@ pub(super) mod proposals;
 pub(super) mod repeats;
 pub(super) mod reports;
 pub(super) mod state;
+pub(super) mod step_buffer;
 pub(super) mod steps;
 pub(super) mod stops;
 pub(super) mod trial_details;
+mod trial_id;
 pub(super) mod trials;
 
 pub use held_out_losses::HeldOutRecord;

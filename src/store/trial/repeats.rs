@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::measurements::metrics_of_runs;
-use super::trials::TrialId;
+use super::trial_id::TrialId;
 use crate::store::row::{finite, to_i64, to_u64};
 use crate::store::{Store, StoreError, StudyId};
 use peft_tune_core::study::{Confirmations, Confirmed, Metrics, TrialNumber};

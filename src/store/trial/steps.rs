@@ -3,13 +3,13 @@
 //! A step of a small model takes milliseconds, a commit too: so steps are gathered and written many at a time. A killed
 //! search loses at most the last second of steps of trials that it repeats anyway.
 
-use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
-use super::trials::TrialId;
+use super::step_buffer::StepBuffer;
+use super::trial_id::TrialId;
 use crate::store::row::{finite, to_i64, to_u64};
 use crate::store::{StepRecord, Store, StoreError, StudyId};
 use peft_tune_core::study::{Phase, TrialNumber};
@@ -29,16 +29,6 @@ const ROW: &str = "(?,?,?,?,?,?,?,?,?,?,?,?,?)";
 
 static INSERT_MANY: LazyLock<Arc<str>> = LazyLock::new(|| [INSERT, &[ROW; ROWS_AT_ONCE].join(",")].concat().into());
 static INSERT_ONE: LazyLock<Arc<str>> = LazyLock::new(|| [INSERT, ROW].concat().into());
-
-/// Steps that wait to be written.
-#[derive(Debug, Default)]
-pub(in crate::store) struct StepBuffer {
-    waiting: Vec<(TrialId, StepRecord)>,
-    /// Moment at which the first waiting step came.
-    since: Option<Instant>,
-    /// Ids of the trials that this process runs, so that a step does not ask for its trial's.
-    running: HashMap<(StudyId, TrialNumber), TrialId>,
-}
 
 #[derive(sqlx::FromRow)]
 struct StepRow {

@@ -3,14 +3,11 @@
 use sqlx::SqliteConnection;
 
 use super::state::StateColumns;
+use super::trial_id::TrialId;
 use crate::store::row::{finite, to_i64, to_u64};
 use crate::store::{Store, StoreError, StudyId};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{Metrics, ParamValue, Params, Phase, TrialNumber, TrialState};
-
-/// `trial.id`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store) struct TrialId(pub i64);
 
 /// Trials on their way: starting, ending and handing them back.
 #[derive(Clone, Copy, Debug)]
