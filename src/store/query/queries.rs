@@ -1,35 +1,12 @@
 //! Queries of the user's own SQL, on a connection that cannot write.
 
-use std::borrow::Cow;
 use std::io;
 
 use sqlx::sqlite::{LockedSqliteHandle, SqliteConnection};
 
 use super::rows::{Prepared, Refusal, Statement};
+use super::sql_value::SqlValue;
 use crate::store::{QueryError, Store, StoreError};
-
-/// One value of a result, of whichever type it has; text and blobs may be borrowed from the row.
-#[derive(Clone, Debug, PartialEq)]
-pub enum SqlValue<'a> {
-    Null,
-    Integer(i64),
-    Real(f64),
-    Text(Cow<'a, str>),
-    Blob(Cow<'a, [u8]>),
-}
-
-impl SqlValue<'_> {
-    /// The value with text and blobs of its own.
-    pub fn into_owned(self) -> SqlValue<'static> {
-        match self {
-            Self::Null => SqlValue::Null,
-            Self::Integer(value) => SqlValue::Integer(value),
-            Self::Real(value) => SqlValue::Real(value),
-            Self::Text(text) => SqlValue::Text(Cow::Owned(text.into_owned())),
-            Self::Blob(bytes) => SqlValue::Blob(Cow::Owned(bytes.into_owned())),
-        }
-    }
-}
 
 /// Takes a result row by row, so that a million rows need no memory.
 pub trait RowSink {

@@ -13,7 +13,7 @@ use libsqlite3_sys as ffi;
 use sqlx::sqlite::LockedSqliteHandle;
 
 use super::permission::{Asked, authorize};
-use crate::store::SqlValue;
+use super::sql_value::SqlValue;
 
 /// SQLite's words on a statement that it refused or could not finish.
 #[derive(Clone, Debug, PartialEq, Eq)]
