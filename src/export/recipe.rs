@@ -1,14 +1,13 @@
 //! `recipe.yaml`: the recipe as peft-tune reads it.
 
-use super::ExportError;
-use crate::space::RecipeFile;
+use crate::space::{RecipeFile, RecipeFileError};
 use crate::tools::export::{ExportInput, Rendered};
 
 pub(super) const NAME: &str = "recipe";
 pub(super) const ABOUT: &str = "recipe.yaml, for peft-tune itself";
 pub(super) const FILE_NAME: &str = "recipe.yaml";
 
-pub(super) fn render(input: &ExportInput<'_>) -> Result<Rendered, ExportError> {
+pub(super) fn render(input: &ExportInput<'_>) -> Result<Rendered, RecipeFileError> {
     let mut text = String::from("# One fine-tuning, for `peft-tune train recipe.yaml`\n");
     for line in input.origin() {
         text.push_str(&format!("# {line}\n"));
