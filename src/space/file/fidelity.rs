@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 
-use super::study_file::name_or_map;
+use super::name_or_map::name_or_map;
 use peft_tune_core::quantity::{self, PositiveCount};
 use peft_tune_core::space::PrunerKind;
 

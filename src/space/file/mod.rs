@@ -1,7 +1,9 @@
 //! The study file as it is written: the typed structure that both the reader and the JSON schema come from.
 
 mod entries;
+mod env;
 mod fidelity;
+mod name_or_map;
 mod parameter;
 mod score;
 mod study_file;

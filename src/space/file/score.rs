@@ -40,6 +40,6 @@ pub struct ScoreEntry {
     /// Folder that it runs in; default: the folder of this file.
     pub folder: Option<PathBuf>,
     /// Environment variables that are set for it.
-    #[schemars(schema_with = "super::study_file::env_schema")]
+    #[schemars(schema_with = "super::env::schema")]
     pub env: BTreeMap<String, String>,
 }

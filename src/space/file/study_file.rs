@@ -10,6 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 
+use super::name_or_map::name_or_map;
 use super::{
     Bytes, ConfirmEntry, Count, Entries, FileValue, ParameterEntry, PrunerEntry, ScoreEntry, Seconds, StopEntry,
     TrackEntry, WarmStartEntry,
@@ -263,7 +264,7 @@ pub struct BackendKeys {
     /// Folder that the command runs in; default: the folder of this file.
     pub folder: Option<PathBuf>,
     /// Environment variables that are set for the command.
-    #[schemars(schema_with = "env_schema")]
+    #[schemars(schema_with = "super::env::schema")]
     pub env: BTreeMap<String, String>,
     /// Trials train with TRL.
     pub trl: Option<TrlKeys>,
@@ -280,58 +281,6 @@ pub struct TrlKeys {
     /// The interpreter that has them, such as `.venv/bin/python`, relative to this file; default: that of the active environment.
     pub python: Option<PathBuf>,
 }
-
-/// Values as YAML has them: numbers and truth values are passed on as they are written.
-pub(super) fn env_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({
-        "type": "object",
-        "additionalProperties": {"type": ["string", "number", "boolean"]},
-    })
-}
-
-/// A form that is either a bare name or keys and values: what is expected, how a name and how keys are read, and the
-/// name of its schema with the forms that it allows.
-macro_rules! name_or_map {
-    ($entry:ty, $expecting:expr, $name:expr, $map:expr, $schema:literal, |$($part:ident: $of:ty),*| $forms:tt) => {
-        impl<'de> Deserialize<'de> for $entry {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                struct EntryVisitor;
-
-                impl<'de> Visitor<'de> for EntryVisitor {
-                    type Value = $entry;
-
-                    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                        formatter.write_str($expecting)
-                    }
-
-                    fn visit_str<E: de::Error>(self, name: &str) -> Result<$entry, E> {
-                        let read: fn(&str) -> Option<$entry> = $name;
-                        read(name).ok_or_else(|| E::invalid_value(de::Unexpected::Str(name), &self))
-                    }
-
-                    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<$entry, A::Error> {
-                        Deserialize::deserialize(de::value::MapAccessDeserializer::new(map)).map($map)
-                    }
-                }
-
-                deserializer.deserialize_any(EntryVisitor)
-            }
-        }
-
-        impl JsonSchema for $entry {
-            fn schema_name() -> Cow<'static, str> {
-                $schema.into()
-            }
-
-            fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-                $(let $part = generator.subschema_for::<$of>();)*
-                json_schema!($forms)
-            }
-        }
-    };
-}
-
-pub(super) use name_or_map;
 
 name_or_map!(
     ObjectiveEntry,
