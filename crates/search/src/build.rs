@@ -1,10 +1,7 @@
 //! Samplers by their names.
 
-use std::sync::Arc;
-
 use crate::samplers::{MOST_OBJECTIVES, Request};
-use crate::{Prior, Problem, Sampler, SamplerChoice, SamplerKind};
-use peft_tune_core::study::Trial;
+use crate::{Knowledge, Problem, Sampler, SamplerChoice, SamplerError, SamplerKind};
 
 /// Makes the sampler for a problem, with its defaults.
 ///
@@ -14,15 +11,6 @@ use peft_tune_core::study::Trial;
 pub fn build(kind: SamplerKind, problem: &Problem, seed: u64) -> Result<Box<dyn Sampler>, SamplerError> {
     let options = Default::default();
     build_with(&SamplerChoice { kind, options }, problem, seed, Knowledge::default())
-}
-
-/// Knowledge from before a study begins, for samplers that can make use of it.
-#[derive(Clone, Default)]
-pub struct Knowledge {
-    /// Predictions of metrics.
-    pub prior: Option<Arc<dyn Prior>>,
-    /// Trials of earlier studies.
-    pub earlier: Vec<Trial>,
 }
 
 /// Makes the sampler that a study asks for; one that can make use of what is known starts from it. `auto` is the Bayesian one
@@ -64,56 +52,6 @@ pub fn build_with(
         options: &choice.options,
         knowledge,
     })
-}
-
-/// Why a sampler cannot be made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SamplerError {
-    #[error(
-        "sampler `grid` needs steps, and parameter `{parameter}` is continuous: give it `step` or a list of `choices`"
-    )]
-    ContinuousGrid { parameter: String },
-    #[error(
-        "sampler `grid` numbers all settings, and they are more than {most}: give parameters fewer values or use `sobol`"
-    )]
-    LargeGrid { most: u64 },
-    #[error("sampler `bayes` takes up to 4 objectives and there are {objectives}: use `nsga2`, `tpe` or `auto`")]
-    ManyObjectives { objectives: usize },
-    #[error("sampler `{sampler}` has no option `{option}`: {}", instead(.known))]
-    UnknownOption {
-        sampler: &'static str,
-        option: String,
-        /// Options that the sampler has, separated by commas; empty where it has none.
-        known: String,
-    },
-    #[error("option `{option}` is `{value}`: give it {wanted}")]
-    Option {
-        option: &'static str,
-        value: String,
-        wanted: &'static str,
-    },
-    #[error("a study needs at least one objective: add one under `objectives`")]
-    NoObjective,
-}
-
-impl SamplerError {
-    /// The option that is wrong, to point at it in the file.
-    pub fn option(&self) -> Option<&str> {
-        match self {
-            Self::UnknownOption { option, .. } => Some(option),
-            Self::Option { option, .. } => Some(option),
-            Self::ContinuousGrid { .. } | Self::LargeGrid { .. } | Self::ManyObjectives { .. } | Self::NoObjective => {
-                None
-            }
-        }
-    }
-}
-
-fn instead(known: &str) -> String {
-    match known {
-        "" => "it has none; remove it".to_owned(),
-        known => format!("use {known}, or remove it"),
-    }
 }
 
 #[cfg(test)]

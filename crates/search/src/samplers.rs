@@ -14,9 +14,7 @@ use peft_tune_core::study::ParamValue;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use bayes::{
-    Bayes, Dependence, Effect, EffectPoint, Importance, Insight, Predicted, Proposal, Share, Trend, importance,
-};
+pub use bayes::{Bayes, Dependence, Effect, EffectPoint, Importance, Insight, Proposal, Share, Trend, importance};
 pub use grid::Grid;
 pub use nsga2::Nsga2;
 pub use random::Random;

@@ -1,8 +1,6 @@
 //! The seam between a running trial and the rules that may stop it.
 
-use super::{Asha, Dominance, Median};
 use crate::learning_curve::Report;
-use peft_tune_core::space::{PrunerChoice, PrunerKind};
 use peft_tune_core::study::TrialNumber;
 
 /// Knowledge of one trial's objectives, under way or finished. All values are minimised, in the problem's order.
@@ -105,26 +103,6 @@ pub trait Pruner: Send {
     fn judge(&self, trial: &Progress, field: Field<'_>) -> Verdict;
 }
 
-/// Makes the pruner of a study; `None` where every trial is finished.
-pub fn build_pruner(choice: &PrunerChoice) -> Option<Box<dyn Pruner>> {
-    Some(match choice.kind {
-        PrunerKind::None => return None,
-        PrunerKind::Dominance => Box::new(Dominance {
-            warm_up: choice.warm_up,
-            least_gain: choice.least_gain,
-            worth: choice.worth,
-        }),
-        PrunerKind::Asha => Box::new(Asha {
-            eta: choice.eta,
-            least_steps: choice.least_steps,
-        }),
-        PrunerKind::Median => Box::new(Median {
-            least_trials: usize::try_from(choice.least_trials).unwrap_or(usize::MAX),
-            warm_up: choice.warm_up,
-        }),
-    })
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -151,14 +129,6 @@ pub(super) mod tests {
         Field {
             others,
             reference: &[10.0, 10.0],
-        }
-    }
-
-    #[test]
-    fn every_kind_is_built_under_its_name() {
-        for &kind in PrunerKind::ALL {
-            let pruner = build_pruner(&PrunerChoice::new(kind));
-            assert_eq!(pruner.map_or("none", |pruner| pruner.name()), kind.name());
         }
     }
 

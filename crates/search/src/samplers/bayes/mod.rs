@@ -33,5 +33,5 @@ pub(crate) use make::{MOST_OBJECTIVES, OPTIONS, make};
 
 pub use effect::{Dependence, Effect, EffectPoint, Trend};
 pub use insight::{Importance, Insight, Share, importance};
-pub use proposal::{Predicted, Proposal};
+pub use proposal::Proposal;
 pub use sampler::Bayes;

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::landscape::Landscape;
 use super::marginal::Marginal;
-use crate::Problem;
 use crate::encode::Point;
+use crate::{Predicted, Problem};
 use peft_tune_core::objective::Objective;
 use peft_tune_core::study::Params;
 
@@ -26,16 +26,6 @@ pub struct Proposal {
     /// Whether the setting is tried to learn if these predictions hold: a choice at a learning rate of its own. They
     /// are no reason to stop its trial.
     pub tests_predictions: bool,
-}
-
-/// A predicted metric in its own unit and direction.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Predicted {
-    pub metric: String,
-    pub median: f64,
-    /// The interval that holds the noise-free value with probability 0.9.
-    pub low: f64,
-    pub high: f64,
 }
 
 impl Predicted {
