@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use super::SettingRow;
 use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
 use crate::recipe::{DataSettings, OptimizerKind, ParamValue, Precision, Recipe, ScheduleKind, TrainerKind};
 
@@ -123,16 +122,16 @@ impl Effect {
         !matches!(self.reach, Reach::Nothing)
     }
 
-    /// Part of the setting's value that the outcome of `recipe` depends on, if anything.
-    pub fn part(&self, row: &SettingRow, recipe: &Recipe) -> Option<ParamValue> {
+    /// Part of the setting's value that the outcome of `recipe` depends on, if anything; `get` reads the value.
+    pub(super) fn part(&self, get: fn(&Recipe) -> Option<ParamValue>, recipe: &Recipe) -> Option<ParamValue> {
         if self.only.is_some_and(|only| !(only.0)(recipe)) {
             return None;
         }
         match self.reach {
-            Reach::Value => (row.get)(recipe),
-            Reach::Form(form) => (row.get)(recipe).map(|value| (form.of)(&value)),
+            Reach::Value => get(recipe),
+            Reach::Form(form) => get(recipe).map(|value| (form.of)(&value)),
             // Rows that are compared with those of their micro-batch learn something else in another one.
-            Reach::GlobalBatch if recipe.trainer.row().least_micro_batch > 1 => (row.get)(recipe),
+            Reach::GlobalBatch if recipe.trainer.row().least_micro_batch > 1 => get(recipe),
             Reach::GlobalBatch => Some(ParamValue::Int(recipe.batch.global_batch() as i64)),
             Reach::Nothing => None,
         }

@@ -13,11 +13,13 @@ mod legal;
 mod optimizer;
 mod preference;
 mod row;
+mod table;
 mod torch;
 mod unsearched;
 
 pub use effect::{Circumstance, Effect, Effects, Form, Outcome, Reach};
 pub use keys::RecipeKey;
 pub use legal::{FloatRange, Legal};
-pub use row::{SetError, SettingRow, setting, settings};
+pub use row::{SetError, SettingRow};
+pub use table::{setting, settings};
 pub use unsearched::{Unsearched, unsearched};
