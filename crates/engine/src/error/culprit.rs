@@ -1,7 +1,5 @@
 //! Culprits of lost devices, told from the names of the driver's errors.
 
-use super::TrainError;
-
 /// The part that cost a process its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Culprit {
@@ -12,9 +10,8 @@ pub(super) enum Culprit {
 }
 
 impl Culprit {
-    /// The culprit of an error behind which the driver answers nothing more; `None` for any other error.
-    pub(super) fn of(error: &TrainError) -> Option<Self> {
-        let text = error.to_string();
+    /// The culprit of an error of this text, behind which the driver answers nothing more; `None` for any other error.
+    pub(super) fn of(text: &str) -> Option<Self> {
         let of = |(culprit, names): &(Self, &[&str])| names.iter().any(|name| text.contains(name)).then_some(*culprit);
         STICKY.iter().find_map(of)
     }
@@ -59,6 +56,7 @@ const STICKY: [(Culprit, &[&str]); 2] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TrainError;
 
     #[test]
     fn a_kernels_fault_is_told_from_a_devices_and_from_too_little_memory() {

@@ -146,11 +146,11 @@ impl TrainError {
     /// Whether the device answers nothing more to this process. The driver's documentation calls these errors sticky: the process has
     /// to end before anything can be launched again.
     pub fn lost_device(&self) -> bool {
-        Culprit::of(self).is_some()
+        Culprit::of(&self.to_string()).is_some()
     }
 
     /// Whether the device is lost to this process by a kernel. Where the device itself failed, other kernels would fare no better.
     pub fn is_kernel_fault(&self) -> bool {
-        Culprit::of(self) == Some(Culprit::Kernel)
+        Culprit::of(&self.to_string()) == Some(Culprit::Kernel)
     }
 }
