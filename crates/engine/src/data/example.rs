@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::notes::Said;
+use super::said::Said;
 
 /// One example, before it is tokenised.
 #[derive(Clone, Debug, PartialEq)]

@@ -10,9 +10,9 @@ use super::columns::Columns;
 use super::example::{Chat, Example, RunningText};
 use super::messages::{Message, message, of_messages, read_messages, without_null};
 use super::meter::Meter;
-use super::notes::Said;
 use super::preference;
 use super::readers::{Record, kind_of, read_rows};
+use super::said::Said;
 use super::{DataError, RowLocation};
 use peft_tune_core::recipe::DataFormat;
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::example::{Chat, Example};
-use super::notes::Said;
+use super::said::Said;
 use super::{DataError, RowLocation};
 use crate::tokenizer::REASONING;
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::said::Said;
 use super::{DataWarning, RowLocation};
 
 /// How an answer ends, for the model to learn.
@@ -30,26 +31,6 @@ pub(super) struct RowNotes {
     pub said: Vec<Said>,
     /// Whether a tool that reads only the texts of its format would learn something else of it.
     pub is_beyond_texts: bool,
-}
-
-/// Fact about a row that users may not expect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Said {
-    /// Tools of the row are not written by the chat template.
-    ToolsNotWritten,
-    /// Calls of the row are written as text.
-    CallsAsText,
-    /// Messages that are no answers ask to be learnt.
-    AskedToLearn,
-    /// The column `system` stands beside another text of the system.
-    TwoSystems,
-    /// Arguments of calls came as JSON text, and the chat template writes them in quotes.
-    ArgumentsQuoted,
-    /// Reasoning of the row is not written by the chat template.
-    ReasoningDropped,
-    /// The chat template asks for the day and is told a fixed one.
-    FixedDay,
 }
 
 /// How many answers end in what.

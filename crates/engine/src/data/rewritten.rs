@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use super::example::Chat;
-use super::notes::Said;
+use super::said::Said;
 use crate::tokenizer::REASONING;
 
 /// Adds what holds of `text`, the whole rendered chat.

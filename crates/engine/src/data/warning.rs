@@ -5,8 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::notes::Said;
-use crate::tokenizer::told_day;
+use super::said::Said;
 
 /// Something odd about data that can be used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -179,33 +178,5 @@ impl fmt::Display for DataWarning {
                 folder.display()
             ),
         }
-    }
-}
-
-impl fmt::Display for Said {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self {
-            Self::ToolsNotWritten => "have `tools` that the chat template does not write: the model does not see them",
-            Self::CallsAsText => {
-                "have function calls that the chat template does not write: they are trained as the text they came as"
-            }
-            Self::AskedToLearn => "have messages that ask to be learnt and are no answers: they are not",
-            Self::TwoSystems => "have a `system` column beside a system message: the message counts",
-            Self::ArgumentsQuoted => {
-                "have calls whose `arguments` are JSON text, which the chat template writes in quotes and with backslashes: \
-                 write them as objects"
-            }
-            Self::ReasoningDropped => {
-                "have reasoning that the chat template does not write, such as that of earlier turns: it is not trained"
-            }
-            Self::FixedDay => {
-                let day = told_day();
-                return write!(
-                    f,
-                    "have a chat template that asks for the day: it is told {day} on any day, so that tokens stay the same"
-                );
-            }
-        };
-        f.write_str(text)
     }
 }
