@@ -190,6 +190,48 @@ impl Generator {
         Ok(self.decoder.logits(&last)?.flatten_all()?.to_vec1()?)
     }
 
+    /// Reads `prompts` and returns the logits (sequences, V), F32, of the token that follows each. `room` is how many
+    /// tokens a sequence may have in all.
+    ///
+    /// # Errors
+    /// No prompts, an empty one, a token outside the vocabulary, or more than the model has positions; memory.
+    pub fn begin(&mut self, prompts: &[&[u32]], room: usize) -> Result<(Decoding, Tensor), TrainError> {
+        self.check_shared()?;
+        self.reader().begin(prompts, None, room)
+    }
+
+    /// Begins as [`Generator::begin`] does for a model with several adapters, of which sequence i is answered with
+    /// number `owners[i]`, from 0.
+    ///
+    /// # Errors
+    /// Errors of [`Generator::begin`]; [`PromptError::NoSuchAdapter`] where there is none of that number, or not one for each prompt.
+    pub fn begin_each(
+        &mut self,
+        prompts: &[&[u32]],
+        owners: &[usize],
+        room: usize,
+    ) -> Result<(Decoding, Tensor), TrainError> {
+        let adapters = self.adapters();
+        let stray = owners.iter().find(|owner| **owner >= adapters).copied();
+        if stray.is_some() || owners.len() != prompts.len() {
+            return Err(PromptError::NoSuchAdapter {
+                number: stray.unwrap_or(owners.len()),
+                adapters,
+            }
+            .into());
+        }
+        let owners = owners.iter().map(|owner| *owner as u32).collect();
+        self.reader().begin(prompts, Some(owners), room)
+    }
+
+    /// Reads one more token of each sequence and returns the logits (sequences, V), F32, of the token that follows.
+    ///
+    /// # Errors
+    /// Errors of [`Generator::begin`]; a sequence without room.
+    pub fn advance(&mut self, decoding: &mut Decoding, tokens: &[u32]) -> Result<Tensor, TrainError> {
+        self.reader().advance(decoding, tokens)
+    }
+
     /// Continues `prompt`. `on_token` is told each token as it comes and may stop the text.
     ///
     /// # Errors
