@@ -10,6 +10,7 @@ use super::whole_folder::{put_in_place, recover_folder, remove, start_folder};
 use super::{RunError, RunInputs, RunSettings, Start};
 use crate::base::SPARSITY_FILE;
 use crate::{ModelDirectory, Trainer, WrittenDtype};
+use peft_tune_core::recipe::Recipe;
 use peft_tune_core::whole_file::make_folder;
 
 const IDENTITY: &str = "run.json";
@@ -44,6 +45,19 @@ pub(super) struct Found {
     pub checkpoint: Option<(PathBuf, RunProgress)>,
     /// Checkpoints behind the latest whole one, which are damaged.
     pub damaged: Vec<PathBuf>,
+}
+
+impl RunSettings {
+    /// Finds what is wrong before anything is loaded.
+    ///
+    /// # Errors
+    /// An output folder that is in use, and settings that do not go with the recipe.
+    pub fn check(&self, recipe: &Recipe) -> Result<(), RunError> {
+        if self.patience.is_some() && recipe.training.evaluate_every.is_none() {
+            return Err(RunError::NothingToBePatientWith);
+        }
+        check(self)
+    }
 }
 
 /// Fails where the folder of `settings` is in use.

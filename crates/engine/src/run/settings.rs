@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::RunError;
 use crate::BaseModel;
 use crate::data::PreparedData;
 use peft_tune_core::recipe::Recipe;
@@ -52,16 +51,5 @@ impl RunSettings {
             keep_checkpoints: 2,
             patience: None,
         }
-    }
-
-    /// Finds what is wrong before anything is loaded.
-    ///
-    /// # Errors
-    /// An output folder that is in use, and settings that do not go with the recipe.
-    pub fn check(&self, recipe: &Recipe) -> Result<(), RunError> {
-        if self.patience.is_some() && recipe.training.evaluate_every.is_none() {
-            return Err(RunError::NothingToBePatientWith);
-        }
-        super::folder::check(self)
     }
 }
