@@ -3,7 +3,7 @@
 use candle_core::shape::{Dim, ShapeWithOneHole};
 use candle_core::{DType, Result, Shape};
 
-use super::PaperTensor;
+use super::{Ledger, PaperTensor};
 use peft_tune_core::plan::Memory;
 use peft_tune_kernels::gpu;
 
@@ -20,6 +20,14 @@ pub(crate) enum Tensor {
 pub(crate) enum Order {
     Straight,
     Transposed,
+}
+
+impl Ledger {
+    /// Keeps those of the tensors that are on paper for the backward pass.
+    pub(crate) fn keep<'a>(&self, tensors: impl IntoIterator<Item = &'a Tensor>) {
+        let entries = tensors.into_iter().filter_map(|tensor| tensor.paper()?.entry());
+        entries.for_each(|entry| self.keep_entry(entry));
+    }
 }
 
 impl From<candle_core::Tensor> for Tensor {

@@ -9,9 +9,6 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use candle_core::{DType, Shape};
-
-use super::{PaperTensor, Tensor};
 use crate::span;
 use crate::span::{Module, StepPhase};
 use peft_tune_core::plan::ThreadScratch;
@@ -79,19 +76,6 @@ impl Ledger {
         self.load
     }
 
-    /// A tensor in the scratch.
-    pub(crate) fn tensor(&self, shape: impl Into<Shape>, dtype: DType) -> PaperTensor {
-        let shape = shape.into();
-        let bytes = (shape.elem_count() * dtype.size_in_bytes()) as u64;
-        let entry = self.hold(MemoryCategory::Scratch, bytes);
-        PaperTensor::new(shape, dtype, self.clone(), Some(entry))
-    }
-
-    /// A tensor whose bytes are counted elsewhere.
-    pub(crate) fn uncounted(&self, shape: impl Into<Shape>, dtype: DType) -> PaperTensor {
-        PaperTensor::new(shape.into(), dtype, self.clone(), None)
-    }
-
     /// Allocates `bytes` for as long as `during` runs.
     pub(crate) fn holding<T>(&self, category: MemoryCategory, bytes: u64, during: impl FnOnce() -> T) -> T {
         let entry = self.hold(category, bytes);
@@ -129,23 +113,19 @@ impl Ledger {
         module.ok_or_else(|| candle_core::Error::Msg("on paper: a product outside of all modules".to_owned()))
     }
 
-    /// Keeps those of the tensors that are on paper for the backward pass.
-    pub(crate) fn keep<'a>(&self, tensors: impl IntoIterator<Item = &'a Tensor>) {
+    /// Keeps an allocation for the backward pass.
+    pub(super) fn keep_entry(&self, entry: usize) {
         let mut account = self.account.borrow_mut();
-        for entry in tensors.into_iter().filter_map(|tensor| tensor.paper()?.entry()) {
-            match entry < account.first_own {
-                true => account.kept.push(entry),
-                false => account.entries[entry].category = MemoryCategory::SavedActivations,
-            }
+        match entry < account.first_own {
+            true => account.kept.push(entry),
+            false => account.entries[entry].category = MemoryCategory::SavedActivations,
         }
     }
 
-    /// Calls a tensor scratch from now on: what was kept in its place is no longer needed.
-    pub(crate) fn let_go(&self, tensor: &PaperTensor) {
-        if let Some(entry) = tensor.entry() {
-            let event = Event::Rename(entry, MemoryCategory::Scratch);
-            self.account.borrow_mut().events.push(event);
-        }
+    /// Calls an allocation scratch from now on.
+    pub(super) fn let_go_entry(&self, entry: usize) {
+        let event = Event::Rename(entry, MemoryCategory::Scratch);
+        self.account.borrow_mut().events.push(event);
     }
 
     /// Begins a segment; what came before is not in it.
@@ -186,7 +166,7 @@ impl Ledger {
         trace
     }
 
-    fn hold(&self, category: MemoryCategory, bytes: u64) -> usize {
+    pub(super) fn hold(&self, category: MemoryCategory, bytes: u64) -> usize {
         let mut account = self.account.borrow_mut();
         let entry = account.entries.len();
         account.entries.push(Entry { bytes, category });
@@ -203,7 +183,10 @@ impl Ledger {
 mod tests {
     use super::*;
 
+    use candle_core::DType;
     use peft_tune_core::predict::Pass;
+
+    use crate::tensor::Tensor;
 
     use MemoryCategory::{SavedActivations, Scratch};
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use candle_core::{DType, Result, Shape};
 
 use super::Ledger;
-use peft_tune_core::predict::{Pass, Work};
+use peft_tune_core::predict::{MemoryCategory, Pass, Work};
 
 /// A tensor without values. Views share what holds their bytes; the ledger gets them back when the last of them is dropped.
 #[derive(Clone, Debug)]
@@ -29,6 +29,28 @@ impl Drop for Held {
     fn drop(&mut self) {
         if let Some(entry) = self.entry {
             self.ledger.free(entry);
+        }
+    }
+}
+
+impl Ledger {
+    /// A tensor in the scratch.
+    pub(crate) fn tensor(&self, shape: impl Into<Shape>, dtype: DType) -> PaperTensor {
+        let shape = shape.into();
+        let bytes = (shape.elem_count() * dtype.size_in_bytes()) as u64;
+        let entry = self.hold(MemoryCategory::Scratch, bytes);
+        PaperTensor::new(shape, dtype, self.clone(), Some(entry))
+    }
+
+    /// A tensor whose bytes are counted elsewhere.
+    pub(crate) fn uncounted(&self, shape: impl Into<Shape>, dtype: DType) -> PaperTensor {
+        PaperTensor::new(shape.into(), dtype, self.clone(), None)
+    }
+
+    /// Calls a tensor scratch from now on: what was kept in its place is no longer needed.
+    pub(crate) fn let_go(&self, tensor: &PaperTensor) {
+        if let Some(entry) = tensor.entry() {
+            self.let_go_entry(entry);
         }
     }
 }
