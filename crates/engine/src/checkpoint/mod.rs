@@ -4,6 +4,7 @@ mod error;
 mod floats;
 pub(crate) mod header;
 mod packed;
+mod quantized;
 mod weights;
 
 pub use error::WeightsError;

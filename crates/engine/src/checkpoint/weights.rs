@@ -16,11 +16,9 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use super::WeightsError;
 use super::floats::{Float, converted};
 use super::header;
-use super::packed::{self, Packing};
+use super::packed::Packing;
 use crate::gguf::GgufWeights;
-use peft_tune_core::architecture::{
-    self, Architecture, EMBEDDING, LM_HEAD, TensorShape, module_name, names_of_language_model,
-};
+use peft_tune_core::architecture::{self, Architecture, EMBEDDING, LM_HEAD, module_name, names_of_language_model};
 use peft_tune_core::bounded;
 use peft_tune_kernels::quant::RawTensor;
 
@@ -238,48 +236,6 @@ impl Checkpoint {
         self.places.contains_key(name) || self.gguf.as_ref().is_some_and(|gguf| gguf.contains(name))
     }
 
-    /// Checks that the checkpoint holds exactly the tensors `expected`, with these shapes; names for which `ignored`
-    /// holds may be there too. Of tensors that another program quantized, reading them checks the shape.
-    pub fn check(&self, expected: &[TensorShape], ignored: impl Fn(&str) -> bool) -> Result<(), WeightsError> {
-        let is_there = |name: &str| self.contains(name) || packed::is_in_place(self, name);
-        let mut missing = expected.iter().filter(|tensor| !is_there(&tensor.name));
-        if let Some(first) = missing.next() {
-            return Err(WeightsError::MissingTensor {
-                path: self.path.clone(),
-                tensor: first.name.clone(),
-                missing: 1 + missing.count(),
-            });
-        }
-        if let Some(gguf) = &self.gguf {
-            let extra = gguf.extra(expected);
-            return match extra.first() {
-                None => Ok(()),
-                Some(first) => Err(WeightsError::ExtraTensor {
-                    path: self.path.clone(),
-                    tensor: first.clone(),
-                    extra: extra.len(),
-                }),
-            };
-        }
-        let known: BTreeSet<&str> = expected.iter().map(|tensor| tensor.name.as_str()).collect();
-        let belongs = |name: &str| quantized_owner(name).is_some_and(|owner| known.contains(owner.as_str()));
-        let mut extra = self
-            .names()
-            .filter(|name| !known.contains(name) && !ignored(name) && !belongs(name) && !packed::is_idle(self, name));
-        if let Some(first) = extra.next() {
-            return Err(WeightsError::ExtraTensor {
-                path: self.shard(first).path.clone(),
-                tensor: first.to_owned(),
-                extra: 1 + extra.count(),
-            });
-        }
-        let quantized: BTreeSet<String> = self.names().filter_map(quantized_owner).collect();
-        for tensor in expected.iter().filter(|tensor| !quantized.contains(&tensor.name)) {
-            self.checked(&tensor.name, &tensor.shape)?;
-        }
-        Ok(())
-    }
-
     /// Reads tensor `name` of shape `shape` and converts it to `dtype` (F32, F16 or BF16) on `device`.
     ///
     /// # Errors
@@ -328,27 +284,6 @@ impl Checkpoint {
         &self.packing
     }
 
-    /// The weight `name` of a shape (out, in) where a program other than bitsandbytes quantized it, and any tensor of a GGUF file;
-    /// F32 on the CPU.
-    ///
-    /// # Errors
-    /// A part that is missing or damaged; a form that is not read.
-    pub(crate) fn packed(&self, name: &str, shape: &[usize]) -> Result<Option<Tensor>, WeightsError> {
-        if let Some(gguf) = &self.gguf {
-            return Ok(gguf.tensor(name, shape)?);
-        }
-        packed::read(self, name, shape).map_err(|source| WeightsError::Packed {
-            path: self.path.clone(),
-            tensor: name.to_owned(),
-            source: Box::new(source),
-        })
-    }
-
-    /// Whether any weight is quantized by a program other than bitsandbytes, or may be.
-    pub(crate) fn is_packed(&self) -> bool {
-        self.gguf.is_some() || self.names().any(|name| packed::owner(name).is_some())
-    }
-
     /// Takes the pages of the tensor `name` out of this process's memory, once it has been read.
     pub(crate) fn let_go(&self, name: &str) {
         if let Some(raw) = self.raw(name) {
@@ -359,6 +294,21 @@ impl Checkpoint {
     /// The file, or the index of the files.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The weights, where they lie in a GGUF file.
+    pub(super) fn gguf(&self) -> Option<&GgufWeights> {
+        self.gguf.as_ref()
+    }
+
+    /// The file that holds the tensor `name`.
+    pub(super) fn file_of(&self, name: &str) -> &Path {
+        &self.shard(name).path
+    }
+
+    /// Checks that the tensor `name` is there, has this shape and is a float.
+    pub(super) fn check_tensor(&self, name: &str, shape: &[usize]) -> Result<(), WeightsError> {
+        self.checked(name, shape).map(drop)
     }
 
     fn shard(&self, name: &str) -> &Shard {
@@ -456,27 +406,5 @@ impl Shard {
         // Where the system refuses, the pages stay a while longer.
         // SAFETY: nobody writes to the map, so that its pages come back as they were.
         let _ = unsafe { self.map.unchecked_advise_range(advice, start, bytes.len()) };
-    }
-}
-
-/// The tensor that a quantized one's tensor `name` belongs to: `x.weight` for `x.weight.absmax`, `x.SCB`, `x.qzeros`...
-fn quantized_owner(name: &str) -> Option<String> {
-    const BESIDE: [&str; 6] = [
-        ".absmax",
-        ".quant_map",
-        ".nested_absmax",
-        ".nested_quant_map",
-        ".quant_state.bitsandbytes__nf4",
-        ".quant_state.bitsandbytes__fp4",
-    ];
-    if let Some(owner) = BESIDE.iter().find_map(|ending| name.strip_suffix(ending)) {
-        return Some(owner.to_owned());
-    }
-    let module = name
-        .strip_suffix(".SCB")
-        .or_else(|| name.strip_suffix(".weight_format"));
-    match module {
-        Some(module) => Some(format!("{module}.weight")),
-        None => packed::owner(name),
     }
 }

@@ -119,7 +119,7 @@ pub(super) fn read(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Resu
         compressed::read_bytes(&parts, packing, (outputs, inputs))
     } else if packed.is_some() {
         compressed::read_packed(&parts, packing, (outputs, inputs))
-    } else if packing.is_awq(&parts, (outputs, inputs)) {
+    } else if is_awq(packing, &parts, inputs) {
         awq::read(&parts, (outputs, inputs))
     } else {
         gptq::read(&parts, packing, (outputs, inputs))
@@ -129,4 +129,15 @@ pub(super) fn read(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Resu
         return Err(PackedError::NotFinite { element: place });
     }
     Ok(Some(Tensor::from_vec(values, (outputs, inputs), &Device::Cpu)?))
+}
+
+/// Whether codes lie in AWQ's order: along the outputs, where GPTQ has them along the inputs.
+fn is_awq(packing: &Packing, parts: &Parts<'_>, inputs: usize) -> bool {
+    match packing.method() {
+        Some("awq") => true,
+        Some("gptq") => false,
+        _ => parts
+            .find("qweight")
+            .is_some_and(|codes| codes.shape.first() == Some(&inputs)),
+    }
 }

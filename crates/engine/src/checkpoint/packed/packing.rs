@@ -5,7 +5,6 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::PackedError;
-use super::parts::Parts;
 use crate::WeightsError;
 use peft_tune_core::{bounded, python_json};
 
@@ -93,6 +92,11 @@ impl Packing {
         })
     }
 
+    /// Name of the format, where `config.json` gives one.
+    pub(super) fn method(&self) -> Option<&str> {
+        self.method.as_deref()
+    }
+
     /// Rows and columns of a tile with one scale.
     pub(crate) fn tile(&self) -> [usize; 2] {
         self.tile
@@ -103,17 +107,6 @@ impl Packing {
     /// Number that GPTQ's stored zero points lack.
     pub(crate) fn missing_of_zeros(&self) -> i64 {
         i64::from(self.zeros_are_less_one)
-    }
-
-    /// Whether codes lie in AWQ's order: along the outputs, where GPTQ has them along the inputs.
-    pub(super) fn is_awq(&self, parts: &Parts<'_>, (_, inputs): (usize, usize)) -> bool {
-        match self.method.as_deref() {
-            Some("awq") => true,
-            Some("gptq") => false,
-            _ => parts
-                .find("qweight")
-                .is_some_and(|codes| codes.shape.first() == Some(&inputs)),
-        }
     }
 
     /// Fails for a format of compressed-tensors whose values depend on more than its tensors.
