@@ -8,12 +8,7 @@
 //! | Hq, Hkv | `heads`, `kv_heads` |
 //! | d | `head_dim` |
 
-use std::path::Path;
-
-use serde::Serialize;
-
-use super::config::Config;
-use super::{ArchitectureError, Experts, Family, Latent, LayerInputs, Mixer, Rope};
+use super::{Activation, Experts, Family, Latent, LayerInputs, LayerNames, Mixer, NormPlacement, QueryKeyNorm, Rope};
 
 /// A decoder-only model's dimensions and the switches in which the families differ.
 #[derive(Clone, Debug, PartialEq)]
@@ -137,97 +132,6 @@ pub enum KeyValueSource {
     Layer(usize),
 }
 
-/// Activation of the MLP: of the gate, which is multiplied with up, or of up alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Activation {
-    /// x·sigmoid(x)
-    Silu,
-    /// The tanh form of GELU.
-    GeluTanh,
-    /// xIELU, which has no gate beside it and two numbers in each layer (Apertus).
-    Xielu,
-}
-
-/// Norms of queries and keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum QueryKeyNorm {
-    None,
-    /// Norm over d, of each head before the rotation.
-    Heads,
-    /// Norm over d, of each head after the rotation (Hunyuan).
-    RotatedHeads,
-    /// Norm over all heads of a token at once, before the rotation (OLMo).
-    AllHeads,
-    /// Norm over d, of each head after the rotation, without a weight (Llama 4).
-    RotatedUnweighted,
-}
-
-/// Names of the modules of a decoder layer, where families differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct LayerNames {
-    /// The norm before attention, and the one behind it.
-    pub attention_norms: [&'static str; 2],
-    /// The norm before the MLP, and the one behind it.
-    pub mlp_norms: [&'static str; 2],
-    /// The norms of queries and of keys.
-    pub head_norms: [&'static str; 2],
-    /// Gate and up, where they are one, and down.
-    pub mlp: [&'static str; 2],
-    /// Gate and up, where they are two.
-    pub gate_and_up: [&'static str; 2],
-    /// The output projection of attention.
-    pub attention_output: &'static str,
-    /// The tensor of the norm behind the last layer, in the whole model.
-    pub last_norm: &'static str,
-}
-
-/// Placement of the norms of a decoder layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NormPlacement {
-    /// Norms before attention and before the MLP.
-    Before,
-    /// Norms before and behind each of attention and MLP (Gemma 2 and 3, GLM-4).
-    BeforeAndBehind,
-    /// Norms behind attention and behind the MLP, before the residual sum (OLMo, EXAONE 4).
-    Behind,
-    /// One norm before both attention and MLP, which run side by side (Cohere).
-    Shared,
-}
-
-impl NormPlacement {
-    /// Whether norms stand before attention and MLP.
-    pub fn is_before(self) -> bool {
-        self != Self::Behind
-    }
-
-    /// Whether norms stand behind attention and MLP.
-    pub fn is_behind(self) -> bool {
-        matches!(self, Self::BeforeAndBehind | Self::Behind)
-    }
-}
-
-impl Activation {
-    /// Whether the MLP has a gate beside up.
-    pub fn is_gated(self) -> bool {
-        self != Self::Xielu
-    }
-}
-
-impl QueryKeyNorm {
-    /// Whether there are any.
-    pub fn is_there(self) -> bool {
-        self != Self::None
-    }
-
-    /// Whether they come behind the rotation.
-    pub fn is_after_rotation(self) -> bool {
-        matches!(self, Self::RotatedHeads | Self::RotatedUnweighted)
-    }
-}
-
 /// Number type of published weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {
@@ -237,20 +141,6 @@ pub enum Dtype {
 }
 
 impl Architecture {
-    /// Reads a `config.json`, in the spelling of transformers 4 (`rope_theta`, `rope_scaling`, `torch_dtype`) or 5
-    /// (`rope_parameters`, `dtype`). Of a multimodal model it is the language model (`text_config`).
-    ///
-    /// # Errors
-    /// A file that cannot be read, an unknown family, a missing key, and sizes that cannot go together.
-    pub fn from_config(path: &Path) -> Result<Self, ArchitectureError> {
-        super::read::read(&Config::read(path)?)
-    }
-
-    /// Reads the text of a file as [`Architecture::from_config`] does; `path` only names it in errors.
-    pub fn from_json(path: &Path, text: &str) -> Result<Self, ArchitectureError> {
-        super::read::read(&Config::parse(path, text)?)
-    }
-
     /// Hkv and d of layer `index`.
     pub fn heads_of(&self, index: usize) -> LayerHeads {
         let own = self.layers.get(index).and_then(|layer| layer.heads);

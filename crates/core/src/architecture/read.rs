@@ -1,5 +1,7 @@
 //! Meaning of a `config.json`: dimensions, and the switches of its family's row.
 
+use std::path::Path;
+
 use super::config::{Config, LARGEST_DIMENSION};
 use super::family::{Bias, Factor, Family, MlpWidth, QueryScale, SoftCap, Switches};
 use super::{
@@ -11,8 +13,24 @@ use super::{dropout, layer_heads, layers, multimodal, rope_config, shared_keys, 
 /// Decoder layers beyond what any model has; a larger number is a damaged file.
 const MOST_LAYERS: usize = 4096;
 
+impl Architecture {
+    /// Reads a `config.json`, in the spelling of transformers 4 (`rope_theta`, `rope_scaling`, `torch_dtype`) or 5
+    /// (`rope_parameters`, `dtype`). Of a multimodal model it is the language model (`text_config`).
+    ///
+    /// # Errors
+    /// A file that cannot be read, an unknown family, a missing key, and sizes that cannot go together.
+    pub fn from_config(path: &Path) -> Result<Self, ArchitectureError> {
+        read(&Config::read(path)?)
+    }
+
+    /// Reads the text of a file as [`Architecture::from_config`] does; `path` only names it in errors.
+    pub fn from_json(path: &Path, text: &str) -> Result<Self, ArchitectureError> {
+        read(&Config::parse(path, text)?)
+    }
+}
+
 /// Reads the architecture from the top object of a `config.json`.
-pub(super) fn read(config: &Config) -> Result<Architecture, ArchitectureError> {
+fn read(config: &Config) -> Result<Architecture, ArchitectureError> {
     if let Some(text) = multimodal::text_model(config)? {
         let architecture = language_model(&text.config)?;
         return Ok(Architecture {
@@ -271,8 +289,6 @@ fn activation(config: &Config, key: &'static str, default: Activation) -> Result
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::architecture::RopeScaling;
 
