@@ -204,10 +204,8 @@ mod generate;
 mod profile;
 /// Models whose LM head is the embedding: adapters on either end, and files with another one.
 mod tied_embeddings;
-/// Files of other tools as people write them, through the program: what becomes of each key.
+/// Files of other tools as people write them, through the program: what becomes of each key, and what is refused by name.
 mod tool_files;
-/// Small files of other tools by what they train: what is read of each, and what is refused by name.
-mod tool_tasks;
 /// Studies in experiment trackers.
 mod trackers;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.

@@ -9,10 +9,10 @@ use rayon::prelude::*;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Folder of the table, the files and one model of its own.
+/// Folder of the table, the files and two models of its own.
 const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tool_files");
-/// Folders of tools in it.
-const TOOLS: [&str; 5] = ["axolotl", "llamafactory", "torchtune", "trl", "peft"];
+/// Folders of tools in it, and of programs whose files are not read.
+const TOOLS: [&str; 6] = ["axolotl", "llamafactory", "torchtune", "trl", "peft", "others"];
 /// Models of other tests, by their names in the files.
 const MODELS: [(&str, &str); 7] = [
     ("llama", "ref_llama/model"),
@@ -46,6 +46,9 @@ struct Case {
     told: Vec<String>,
     #[serde(default)]
     untold: Vec<String>,
+    /// Parts of what is told, printed or written in a study, whatever the white space.
+    #[serde(default)]
+    says: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -55,6 +58,8 @@ enum Command {
     Init,
     /// `plan --check`, which prints a plan.
     Check,
+    /// `plan --check`, which prints a plan for people.
+    Text,
 }
 
 impl Case {
@@ -63,6 +68,7 @@ impl Case {
         match self.command {
             Command::Init => command.args(["init", "--output", output, "--from", &self.file]),
             Command::Check => command.args(["plan", "--json", "--check", &self.file]),
+            Command::Text => command.args(["plan", "--check", &self.file]),
         };
         command.args(&self.options).output().unwrap()
     }
@@ -77,8 +83,9 @@ impl Case {
             faults.push(format!("ends with {:?}", output.status.code()));
         } else if self.exit == 0 {
             let written = match self.command {
-                Command::Init => of_yaml(&folder.join(study)),
+                Command::Init => of_yaml(&folder.join(&study)),
                 Command::Check => serde_json::from_slice(&output.stdout).unwrap(),
+                Command::Text => Value::Null,
             };
             faults.extend(self.fields.iter().filter_map(|(keys, expected)| {
                 let found = keys
@@ -99,6 +106,11 @@ impl Case {
         faults.extend(missing.map(|part| format!("{part:?} is not told")));
         let surplus = self.untold.iter().filter(|part| said.contains(*part));
         faults.extend(surplus.map(|part| format!("{part:?} is told")));
+        let written = std::fs::read_to_string(folder.join(study)).unwrap_or_default();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let all = words(&format!("{printed} {said} {written}"));
+        let lacking = self.says.iter().filter(|part| !all.contains(&words(part)));
+        faults.extend(lacking.map(|part| format!("{part:?} is said nowhere")));
         let head = |fault: String| {
             let (file, options) = (&self.file, self.options.join(" "));
             format!("{file}, {:?} {options}: {fault}\n{said}", self.command)
@@ -113,9 +125,15 @@ fn program(folder: &Path) -> std::process::Command {
         .current_dir(folder)
         .env("HF_HUB_OFFLINE", "1")
         .env("HF_HUB_CACHE", folder.join("cache"))
+        .env("PEFT_TUNE_CACHE", folder.join("own"))
         .env("PEFT_TUNE_DB", folder.join("study.db"))
         .stdin(std::process::Stdio::null());
     command
+}
+
+/// Words of a text, with one blank between them.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn of_yaml(path: &Path) -> Value {
@@ -144,7 +162,7 @@ fn all_files() -> impl Iterator<Item = PathBuf> {
     folders.flat_map(|folder| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()))
 }
 
-/// A folder with the files, with models, and with rows of three forms.
+/// A folder with the files, with models, and with rows of five forms.
 fn place() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let put = |from: &Path, to: PathBuf| {
@@ -160,8 +178,10 @@ fn place() -> tempfile::TempDir {
         let config = root.join("tests/golden").join(reference).join("config.json");
         put(&config, models.join(name).join("config.json"));
     }
-    let own = Path::new(FILES).join("models/infinity.json");
-    put(&own, models.join("infinity/config.json"));
+    for name in ["infinity", "llama_1b"] {
+        let own = Path::new(FILES).join("models").join(name).with_extension("json");
+        put(&own, models.join(name).join("config.json"));
+    }
     for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
         let file = root.join("search_spaces/quickstart/base").join(name);
         put(&file, models.join("quickstart").join(name));
@@ -175,6 +195,14 @@ fn place() -> tempfile::TempDir {
             r#"{"messages": [{"role": "user", "content": "Violets?"}, {"role": "assistant", "content": "Blue."}]}"#,
         ),
         ("texts", r#"{"text": "Roses are red, violets are blue."}"#),
+        (
+            "pairs",
+            r#"{"prompt": "Roses are", "chosen": " red.", "rejected": " violets."}"#,
+        ),
+        (
+            "labels",
+            r#"{"prompt": "Roses are", "completion": " red.", "label": true}"#,
+        ),
     ] {
         std::fs::write(data.join(name).with_extension("jsonl"), format!("{row}\n").repeat(ROWS)).unwrap();
     }
@@ -201,7 +229,7 @@ fn every_file_stands_in_the_table() {
         ["llamafactory/dataset_info.json", "torchtune/uncut_known.yaml"].map(|name| Path::new(FILES).join(name));
     let there: BTreeSet<PathBuf> = all_files().filter(|file| !beside.contains(file)).collect();
     assert_eq!(named, there);
-    assert!(there.len() >= 40, "{}", there.len());
+    assert!(there.len() >= 120, "{}", there.len());
 }
 
 #[test]
@@ -217,6 +245,7 @@ fn rows_that_nothing_cuts_are_as_long_as_the_longest_for_every_command() {
             first: None,
             told: Vec::new(),
             untold: Vec::new(),
+            says: Vec::new(),
         };
         let output = case.run(folder.path(), "around.yaml");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -248,4 +277,35 @@ fn a_study_around_rows_that_are_too_long_is_planned() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{arguments:?}: {said}");
     }
+}
+
+#[test]
+fn a_study_of_preferences_from_a_file_is_planned_in_trl() {
+    let folder = place();
+    let called = |arguments: &[&str]| {
+        let output = program(folder.path()).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output, said)
+    };
+    let made = [
+        "init",
+        "--from",
+        "axolotl/rl_dpo.yaml",
+        "--data",
+        "data/pairs.jsonl",
+        "--output",
+        "own.yaml",
+    ];
+    let (output, said) = called(&made);
+    assert!(output.status.success(), "{said}");
+    let (output, said) = called(&["plan", "own.yaml", "--stack", "trl"]);
+    assert!(output.status.success(), "{said}");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(told.contains("two sequences a row, a reference in each step"), "{told}");
+    // A baseline of another trainer is none of the study's.
+    let space = "study: sft\nmodel: ./models/llama_1b\ndata: {train: data/rows.jsonl}\nspace: {rank: [4, 8]}\nbudget: {trials: 2}\n";
+    std::fs::write(folder.path().join("sft.yaml"), space).unwrap();
+    let (output, said) = called(&["search", "sft.yaml", "--baseline", "axolotl/rl_dpo.yaml", "--dry-run"]);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("`trainer: dpo`"), "{said}");
 }

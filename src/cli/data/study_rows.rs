@@ -91,7 +91,7 @@ impl StudyRows {
         let batch = batch_of(UNCUT, false);
         let longest = [whole.train(), whole.held_out()].into_iter().filter_map(|set| {
             let rows = BatchSource::new(set.clone(), &batch, RowOrder::File).ok()?;
-            row_tokens(&rows, recipe.trainer.sequences()).into_iter().max()
+            row_tokens(&rows).into_iter().max()
         });
         longest.max()
     }

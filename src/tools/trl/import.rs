@@ -7,7 +7,7 @@ use super::{memory, mixture, peft_example};
 use crate::tools::Tool;
 use crate::tools::import::data::{files, hub_set, is_file, located, rename};
 use crate::tools::import::trainer::{self, TrainerKeys};
-use crate::tools::import::{Keys, Library, Reader, Script, StackFileError, adapter, precision, preference};
+use crate::tools::import::{Library, Reader, Script, StackFileError, adapter, precision, preference};
 use peft_tune_core::predict::stack::Number;
 use peft_tune_core::recipe::{Checkpointing, DataFormat, HeldOut, LossOn, ScheduleKind, TrainingData, TrainingLength};
 

@@ -1,0 +1,1 @@
+accelerate launch --mixed_precision bf16 train.py --model_name_or_path models/llama_1b --use_peft_lora True --lora_r 8 --use_4bit_quantization True --use_nested_quant True --bf16 True --per_device_train_batch_size 1 --max_length 512
