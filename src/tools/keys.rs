@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-use super::Tool;
 use peft_tune_core::recipe::{
     AdapterInit, AttentionImplementation, Checkpointing, OptimizerKind, Precision, ScheduleKind, TargetPreset,
 };
@@ -72,15 +71,3 @@ macro_rules! words {
 }
 
 pub(super) use words;
-
-impl Tool {
-    /// The key of its file for a setting, where it has one.
-    pub fn key_of(self, setting: &str) -> Option<&'static str> {
-        self.keys().setting(setting)
-    }
-
-    /// The words of its file for an optimizer.
-    pub fn optimizer_words(self, kind: OptimizerKind) -> Option<Vec<Word>> {
-        (self.keys().optimizer)(kind)
-    }
-}

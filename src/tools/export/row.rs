@@ -25,10 +25,6 @@ pub(in crate::tools) struct ExportRow {
 }
 
 impl Tool {
-    pub(in crate::tools) fn export(self) -> &'static ExportRow {
-        &self.row().export
-    }
-
     /// What the tool's file is, in one line.
     pub fn about_file(self) -> &'static str {
         self.export().about

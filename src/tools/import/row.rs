@@ -1,7 +1,6 @@
 //! [`ImportRow`]: how a tool's file is told and read.
 
 use super::{Keys, Library, Reader, StackFileError};
-use crate::tools::Tool;
 
 /// What a tool's file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,15 +26,4 @@ pub(in crate::tools) struct ImportRow {
     pub learns_completions: bool,
     /// Reads the file: the recipe, and what the file says of the tool's training beside it, such as kernels.
     pub read: fn(&mut Reader<'_>) -> Result<(), StackFileError>,
-}
-
-impl Tool {
-    pub(in crate::tools) fn import(self) -> &'static ImportRow {
-        &self.row().import
-    }
-
-    /// Whether the tool's file says how is trained, and not only what the adapter is.
-    pub(crate) fn says_training(self) -> bool {
-        self.import().file != FileKind::Adapter
-    }
 }
