@@ -5,6 +5,7 @@ pub(super) mod draft;
 mod error;
 pub(super) mod hf_trainer;
 mod input;
+mod misreading;
 pub(super) mod modules;
 pub(super) mod reading;
 mod rendered;
@@ -12,6 +13,7 @@ mod row;
 pub(super) mod rows;
 pub(super) mod step_counts;
 mod target_yaml;
+mod tool_file;
 
 pub use deepspeed::DEEPSPEED_FILE;
 pub use error::RenderError;
