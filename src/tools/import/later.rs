@@ -1,20 +1,7 @@
-//! [`AskedLater`]: what a file says in shares of its rows or in times an epoch, which are numbers once the rows are counted.
+//! What a file says in shares of its rows or in times an epoch, which are numbers once the rows are counted.
 
-use super::Imported;
+use super::{AskedLater, Imported};
 use peft_tune_core::recipe::{EpochSteps, HeldOut, TrainingLength};
-
-/// Numbers of a file that depend on how many rows its data have.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct AskedLater {
-    /// Share of the rows, from the first one on, that is read.
-    pub read: Option<f64>,
-    /// Rows that are held out.
-    pub held_out: Option<u64>,
-    /// Evaluations in an epoch.
-    pub evaluations_per_epoch: Option<f64>,
-    /// Share of all steps between two evaluations.
-    pub evaluation_share: Option<f64>,
-}
 
 impl Imported {
     /// Takes what the file asks for in shares, now that its data have so many rows; `None` where they cannot be counted, which is told.

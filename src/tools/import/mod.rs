@@ -15,6 +15,7 @@ mod later;
 mod passed_over;
 pub(super) mod precision;
 pub(super) mod preference;
+mod read;
 mod reader;
 mod row;
 mod script;
@@ -30,8 +31,8 @@ pub(super) mod trainer;
 
 pub use error::StackFileError;
 pub(super) use file_keys::Keys;
-pub use imported::{Imported, parse_recipe, read_recipe};
-pub use later::AskedLater;
+pub use imported::{AskedLater, Imported};
+pub use read::{parse_recipe, read_recipe};
 pub(super) use reader::Reader;
 pub(super) use row::{FileKind, ImportRow};
 pub(super) use script::{Library, Script};

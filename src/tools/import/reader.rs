@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::interpolation::refers_to;
-use super::later::AskedLater;
 use super::passed_over::{Concern, PassedOver};
-use super::{Imported, Keys, Script, StackFileError};
+use super::{AskedLater, Imported, Keys, Script, StackFileError};
 use crate::tools::known_keys::is_off;
 use crate::tools::{Tool, optimizer_called};
 use peft_tune_core::predict::stack::{StackBehaviour, StackChoices};
