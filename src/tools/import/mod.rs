@@ -6,6 +6,7 @@ pub(super) mod adapter_start;
 pub(super) mod choices;
 mod command_line;
 pub(super) mod data;
+mod data_sets;
 mod error;
 mod file_keys;
 mod foreign;
