@@ -33,7 +33,7 @@ pub(super) enum WeightReader {
     Engine,
     /// transformers, which reads PyTorch's own form too where there is no other, and GGUF only where it is named.
     Transformers,
-    /// None: what asks reads the files beside the weights, which may have any of these forms.
+    /// Reader of the files beside the weights alone: these may have any of those forms.
     Nobody,
 }
 
