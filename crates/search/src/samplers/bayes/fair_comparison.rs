@@ -23,7 +23,9 @@ const GLOBAL_BATCH: &str = "global_batch";
 /// Name of the parameter of the update rule.
 const OPTIMIZER: &str = "optimizer";
 /// Trainings before the first comparison: the best of fewer is not worth a comparison.
-const BEFORE: usize = 8;
+const BEFORE: usize = 6;
+/// Trainings before the first of a choice that is expected to learn as a faster one does.
+const BEFORE_ALIKE: usize = 12;
 /// Trainings before which all proposals for the least loss are comparisons while one is owed; half of them behind that.
 const FIRST: usize = 40;
 /// Trainings that one choice gets beside one best training.
@@ -238,10 +240,12 @@ impl<'a> Comparison<'a> {
 }
 
 /// A choice (a target, an optimizer) that was in no training since there is a model. What was met at random before may have been met
-/// at a bad learning rate.
+/// at a bad learning rate. One that is expected to learn as a faster one does is tried beside the best training once that is nearly
+/// known: it can hardly win.
 pub(super) fn untrained_choice(
     candidates: &Candidates<'_>,
     observations: &Observations<'_>,
+    trainings: &Trainings<'_>,
     tried: &[Point],
 ) -> Option<Choice> {
     let loss = observations.modelled.iter().position(|one| one.metric == LOSS)?;
@@ -255,11 +259,12 @@ pub(super) fn untrained_choice(
         })
     });
     let modelled = tried.get(INITIAL_WITH_PRIOR.min(tried.len())..).unwrap_or_default();
-    all.find(|choice| {
-        modelled
-            .iter()
-            .all(|point| point[choice.parameter] != choice.coordinate)
-    })
+    let is_trained = |choice: &Choice| {
+        let mut points = modelled.iter();
+        points.any(|point| point[choice.parameter] == choice.coordinate)
+    };
+    let can_wait = |choice: &Choice| tried.len() < BEFORE_ALIKE && trainings.has_faster_alike(*choice);
+    all.find(|choice| !is_trained(choice) && !can_wait(choice))
 }
 
 /// The rate at which a training that has another value of one parameter than the best one is compared first. Beside another

@@ -1,12 +1,15 @@
-//! The trials before the first model: the middle of the space, then the Sobol sequence.
+//! The trials before the first model: the middle of the space, then the Sobol sequence, each with the fastest of the values
+//! that are expected to learn alike.
 //!
 //! Design note: choosing among further Sobol points the one farthest from what had failed was tried; it lowered neither the
 //! failures nor the time to a front.
 
 use crate::encode::{Axis, Encoding};
+use crate::seeded::Tried;
 use crate::sobol::{initial_design, sobol_point};
 use crate::{Prior, Problem};
-use peft_tune_core::space::SearchSpace;
+use peft_tune_core::objective::{LOSS, THROUGHPUT, counted_as};
+use peft_tune_core::space::{Distribution, SearchSpace};
 use peft_tune_core::study::{Params, Trial, TrialNumber, TrialState};
 
 /// Points of the design that are skipped, certain to fail, before one of them is taken after all.
@@ -19,11 +22,13 @@ pub(super) fn initial(problem: &Problem, seed: u64, history: &[Trial], prior: Op
     let Some(prior) = prior else {
         return Some(first);
     };
+    let tried = Tried::new(history);
     let (mut passed, mut next) = (history.to_vec(), Some(first.clone()));
     for _ in 0..MOST_PASSED {
         let Some(params) = next else { break };
-        if prior.impossible(&params).is_none() {
-            return Some(params);
+        let fastest = fastest_alike(problem, prior, &params);
+        if prior.impossible(&fastest).is_none() && !tried.contains(&fastest) {
+            return Some(fastest);
         }
         // As if it had been tried: the design continues after it.
         passed.push(Trial {
@@ -34,6 +39,37 @@ pub(super) fn initial(problem: &Problem, seed: u64, history: &[Trial], prior: Op
         next = point_of_design(problem, seed, &passed);
     }
     Some(first)
+}
+
+/// A setting with the fastest of the values that are expected to learn as its own do: a first training that is slow for no
+/// gain is a training less.
+fn fastest_alike(problem: &Problem, prior: &dyn Prior, params: &Params) -> Params {
+    if problem.objectives.iter().all(|objective| objective.metric != LOSS) {
+        return params.clone();
+    }
+    let (encoding, speed) = (
+        Encoding::new(&problem.space),
+        counted_as(THROUGHPUT, &problem.objectives),
+    );
+    let expected = |params: &Params| prior.expected(params, speed).unwrap_or(0.0);
+    let mut fastest = params.clone();
+    for parameter in &problem.space.parameters {
+        let Distribution::Categorical { choices } = &parameter.distribution else {
+            continue;
+        };
+        if !fastest.contains_key(&parameter.name) {
+            continue;
+        }
+        for choice in choices {
+            let mut other = fastest.clone();
+            other.insert(parameter.name.clone(), choice.clone());
+            let is_setting = encoding.point(&problem.space, &other).is_some();
+            if is_setting && expected(&other) > expected(&fastest) && prior.learns_alike(&fastest, &other) {
+                fastest = other;
+            }
+        }
+    }
+    fastest
 }
 
 fn point_of_design(problem: &Problem, seed: u64, history: &[Trial]) -> Option<Params> {

@@ -165,11 +165,13 @@ fn compare_fairly(
     tried: &[Point],
 ) -> Vec<Point> {
     let landscape = search.landscape;
-    let trainings = landscape.trainings.as_ref().filter(|_| landscape.aim.is_loss());
-    let Some(near) = trainings.and_then(|trainings| Neighbourhood::new(observations, trainings)) else {
+    let Some(trainings) = landscape.trainings.as_ref().filter(|_| landscape.aim.is_loss()) else {
         return Vec::new();
     };
-    search.only = fair_comparison::untrained_choice(search.candidates, observations, tried);
+    let Some(near) = Neighbourhood::new(observations, trainings) else {
+        return Vec::new();
+    };
+    search.only = fair_comparison::untrained_choice(search.candidates, observations, trainings, tried);
     let is_tried = |point: &Point| search.is_tried(point);
     let owed = match search.only {
         Some(choice) => vec![near.with(choice)],

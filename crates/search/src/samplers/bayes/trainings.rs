@@ -18,7 +18,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use super::candidates::Candidates;
+use super::candidates::{Candidates, Choice};
 use super::ehvi::{difference, log_sum};
 use super::loss_front::LossFront;
 use super::marginal::{LogShare, Marginal, NOTHING};
@@ -141,6 +141,14 @@ impl<'a> Trainings<'a> {
             }
         }
         candidate
+    }
+
+    /// Whether another value of the parameter learns as this one does and is faster.
+    pub(super) fn has_faster_alike(&self, choice: Choice) -> bool {
+        let alike = self.alike.iter().filter(|alike| alike.parameter == choice.parameter);
+        alike
+            .flat_map(|alike| &alike.faster)
+            .any(|(slower, _)| *slower == choice.coordinate)
     }
 
     /// A point with the coordinates that change no loss at 0.
