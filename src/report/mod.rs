@@ -12,6 +12,7 @@ mod found_length;
 mod front_table;
 mod held_out_error;
 mod lengths;
+mod money;
 mod number;
 mod outlook;
 mod profile;
@@ -28,6 +29,7 @@ pub use found_length::{unsaid_length, with_found_length, with_length};
 pub use front_table::FrontRow;
 pub use held_out_error::held_out_warning;
 pub use lengths::{AtLength, LengthBin, Lengths, MicroBatchPadding, Padder, RowsAtLength, SampleOf, SetShare, percent};
+pub use money::{dollars, price_text};
 pub use number::{
     about_duration, bytes, change, duration, grouped, metric_heading, metric_value, metric_words, minute, param_value,
     significant, thread_count,

@@ -103,6 +103,8 @@ mod launchers;
 mod mcp;
 /// Studies with a stand-in for the trial process; no tests of its own.
 mod mocked;
+/// Prices of devices: costs of plans and searches, and devices ranked by them.
+mod money;
 /// Language models inside of multimodal checkpoints.
 mod multimodal;
 /// Optimizers, schedules and clipping against their reference implementations.

@@ -67,6 +67,7 @@ const EXAMPLES: [(&str, &[&str]); 34] = [
             "peft-tune plan space.yaml",
             "peft-tune plan space.yaml --stack trl --device \"A100 40GB\"",
             "peft-tune plan --check axolotl.yaml --device L4",
+            "peft-tune plan space.yaml --gpus --price \"L4=0.70/h\"",
             "peft-tune plan --step recipe.yaml --device \"H100 SXM\"",
         ],
     ),
