@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::mocked::{errors_of, folder_with, peft_tune};
 use crate::plan::{GEMMA_2_9B, called, study_of};
 
 /// A study whose full training is known without its rows.
@@ -128,4 +129,109 @@ fn devices_are_ranked_by_what_a_token_costs_there() {
         let told = refused(folder, &[&["plan", "space.yaml", "--gpus"][..], &more].concat());
         assert!(told.contains("cannot be used with"), "{told}");
     }
+}
+
+/// A study of made-up trials, each of which trains on 300 tokens; the full training has ten thousand.
+const SEARCHED: &str = "study: searched
+model: ./base
+data: {train: train.jsonl, held_out: held_out.jsonl}
+space: {rank: [2, 4, 8], learning_rate: {low: 1e-4, high: 1e-2, scale: log}, precision: fp32}
+trial: {sequence_length: 64, profile_steps: 1, profile_warmup: 0, training_tokens: 300, evaluation: {rows: 4}}
+training: {length: {tokens: 10k}}
+sampler: random
+pruner: none
+confirm: none
+budget: {trials: 3}
+price: 36/h
+";
+
+#[test]
+fn a_search_says_what_it_cost_and_what_full_trainings_would() {
+    let folder = folder_with(SEARCHED);
+    let folder = folder.path();
+    let output = peft_tune(folder, &["search", "space.yaml"]);
+    let (said, told) = (String::from_utf8_lossy(&output.stdout).into_owned(), errors_of(&output));
+    assert!(output.status.success(), "{told}");
+    assert!(
+        told.contains("at $36.00 an hour of a device (the study file)"),
+        "{told}"
+    );
+    assert!(
+        said.contains("the search cost $") && said.contains("full training: $"),
+        "{said}"
+    );
+    let json = |arguments: &[&str]| -> Value {
+        let output = peft_tune(folder, arguments);
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", errors_of(&output)))
+    };
+    // A hundredth of a dollar a second.
+    let summary = json(&["search", "space.yaml", "--json"]);
+    let seconds = |summary: &Value| -> f64 {
+        let spent = ["trials_s", "measuring_again_s", "confirming_s"];
+        spent.iter().map(|part| summary["spent"][part].as_f64().unwrap()).sum()
+    };
+    let is_of = |costs: &Value, usd: f64| {
+        let cost = costs["search_usd"].as_f64().unwrap();
+        assert!(usd > 0.0 && (cost / usd - 1.0).abs() < 1e-6, "{cost} {usd}");
+    };
+    let usd = 0.01 * seconds(&summary);
+    is_of(&summary["costs"], usd);
+    is_of(&json(&["show", "searched", "--json"])["costs"], usd);
+    let front = json(&["pareto", "searched", "--json"]);
+    let (costs, rows) = (&front["costs"]["full_trainings"], front["front"].as_array().unwrap());
+    assert!(!rows.is_empty());
+    for row in rows {
+        let cost = &costs[row["trial"].to_string()];
+        let speed = row["metrics"]["throughput"].as_f64().unwrap();
+        assert_eq!(cost["tokens"], 10_000, "{costs}");
+        assert!(
+            (cost["usd"].as_f64().unwrap() / (0.01 * 1e4 / speed) - 1.0).abs() < 1e-6,
+            "{costs}"
+        );
+    }
+    let other = json(&["explain", "searched", "--json", "--price", "72/h"]);
+    is_of(&other["costs"], 2.0 * usd);
+    assert_eq!(other["costs"]["price"]["source"], "--price");
+    let output = peft_tune(folder, &["explain", "searched"]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("the search cost $"));
+    let output = peft_tune(folder, &["report", "searched", "--output", "page.html"]);
+    assert!(output.status.success(), "{}", errors_of(&output));
+    let page = std::fs::read_to_string(folder.join("page.html")).unwrap();
+    assert!(page.contains("<dt>Cost</dt>") && page.contains("Full training: $"));
+    // Another price is no other study.
+    std::fs::write(folder.join("space.yaml"), SEARCHED.replace("36/h", "3.6/h")).unwrap();
+    let cheaper = json(&["search", "space.yaml", "--json"]);
+    is_of(&cheaper["costs"], 0.001 * seconds(&cheaper));
+}
+
+#[test]
+fn a_sum_is_a_budget_of_the_time_that_it_pays() {
+    let folder = folder_with(SEARCHED);
+    let folder = folder.path();
+    let output = peft_tune(
+        folder,
+        &["search", "space.yaml", "--budget", "$36", "--dry-run", "--json"],
+    );
+    let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(plan["budget"]["time_s"], 3600.0, "{}", errors_of(&output));
+    for (arguments, why) in [
+        (vec!["--budget", "$5", "--time", "1h"], "cannot be used with"),
+        (vec!["--budget", "five"], "such as $5"),
+    ] {
+        let output = peft_tune(folder, &[vec!["search", "space.yaml"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2));
+        assert!(errors_of(&output).contains(why), "{}", errors_of(&output));
+    }
+    std::fs::write(folder.join("space.yaml"), SEARCHED.replace("price: 36/h\n", "")).unwrap();
+    let output = peft_tune(folder, &["search", "space.yaml", "--budget", "$5", "--devices", "cpu"]);
+    let told = errors_of(&output);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(
+        told.contains("no price of cpu is known") && told.contains("--price 0.50/h"),
+        "{told}"
+    );
+    // What nobody paid has no cost.
+    let output = peft_tune(folder, &["search", "space.yaml", "--json"]);
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["costs"], Value::Null);
 }
