@@ -171,7 +171,14 @@ const EXAMPLES: [(&str, &[&str]); 34] = [
     ("import", &["peft-tune import other.db"]),
     ("delete", &["peft-tune delete my-study"]),
     ("vacuum", &["peft-tune vacuum"]),
-    ("doctor", &["peft-tune doctor", "peft-tune doctor --json"]),
+    (
+        "doctor",
+        &[
+            "peft-tune doctor",
+            "peft-tune doctor --json",
+            "peft-tune doctor --report",
+        ],
+    ),
     (
         "mcp",
         &[
