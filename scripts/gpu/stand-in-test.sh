@@ -681,6 +681,8 @@ part_profile() {
   # Kernels through CUPTI, the diagnosis of what NVML tells.
   grep -q 'attention_[a-z0-9_]* *| attention ' "$folder/log" || die "no kernels in the profile"
   grep -q 'throttled: ' "$folder/log" || die "no samples of the device in the profile"
+  # It says that it is busy for 37% of the time.
+  grep -q 'low_utilisation: ' "$folder/log" || die "an idle device is not called so"
   grep -q 'rms_norm_bf16' "$folder/trace.json" || die "no kernels in the trace"
 }
 

@@ -91,6 +91,7 @@ impl Gatherer {
             importance: self.importance(store, study, &trials).await?,
             // A page that is made again and again answers what is cheap to answer.
             answers: None,
+            costs: None,
             predictions: predictions(store, study.id).await?,
             memory: memory(store, study.id).await?,
             findings: store

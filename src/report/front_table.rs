@@ -6,7 +6,9 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::basis::{basis, loss_rows_text};
+use super::money::dollars;
 use super::number::{metric_heading, metric_value, param_value};
+use super::study_costs::StudyCosts;
 use super::table::{Align, TextTable, printable};
 use crate::store::Variants;
 use peft_tune_core::objective::{Objective, TARGET_SHORTFALL, THROUGHPUT, measured_of};
@@ -29,12 +31,15 @@ pub(super) struct FrontNotes<'a> {
     pub predicted: &'a BTreeMap<TrialNumber, BTreeMap<String, f64>>,
     /// Trials that took their loss over, with the training that measured it.
     pub variants: &'a Variants,
+    /// Costs in money, where they are known.
+    pub costs: Option<&'a StudyCosts>,
 }
 
 /// The front as a table: the objectives, then the params that differ from row to row; those that are the same in all rows
 /// stand in a line below. A star marks the recommended trial. What was predicted of an objective stands beside it, where there is
-/// room. Where some trials were repeated, or are variants of a training, a column says of which the values are `confirmed`, of
-/// which `measured` once, and whose loss a variant has; also which losses rest on a part of the held-out rows.
+/// room, and what the full training costs where that is known. Where some trials were repeated, or are variants of a training, a
+/// column says of which the values are `confirmed`, of which `measured` once, and whose loss a variant has; also which losses rest on a
+/// part of the held-out rows.
 pub(super) fn front_table(
     objectives: &[Objective],
     rows: &[FrontRow],
@@ -76,6 +81,8 @@ struct FrontColumns<'a> {
     /// Whether predictions stand beside an objective, for each of them.
     is_predicted: Vec<bool>,
     says_basis: bool,
+    /// Whether the full training of some trial has a cost.
+    has_costs: bool,
     /// Params that differ from row to row.
     varying: Vec<&'a String>,
     same: Vec<&'a String>,
@@ -100,6 +107,7 @@ impl<'a> FrontColumns<'a> {
             objectives,
             is_predicted: objectives.iter().map(is_predicted).collect(),
             says_basis: rows.iter().any(has_note),
+            has_costs: rows.iter().any(|row| notes.training_usd(row).is_some()),
             varying,
             same,
         }
@@ -126,6 +134,7 @@ impl<'a> FrontColumns<'a> {
             );
             headings.extend(is_predicted.then(|| ("predicted".to_owned(), Align::Right)));
         }
+        headings.extend(self.has_costs.then(|| ("full training".to_owned(), Align::Right)));
         headings.extend(self.says_basis.then(|| ("basis".to_owned(), Align::Left)));
         headings.extend(self.varying.iter().map(|name| {
             let align = if is_number(name) { Align::Right } else { Align::Left };
@@ -146,6 +155,8 @@ impl<'a> FrontColumns<'a> {
             cells.extend(measured_here(objective).map(|metric| text(row.metrics.value(metric))));
             cells.extend(is_predicted.then(|| text(self.notes.prediction(row, objective))));
         }
+        let usd = || self.notes.training_usd(row).map_or_else(|| "-".to_owned(), dollars);
+        cells.extend(self.has_costs.then(usd));
         cells.extend(self.says_basis.then(|| self.basis_of(row)));
         cells.extend(self.varying.iter().map(|name| param_text(row.params.get(name))));
         cells
@@ -170,6 +181,11 @@ impl<'a> FrontColumns<'a> {
 impl FrontNotes<'_> {
     fn prediction(&self, row: &FrontRow, objective: &Objective) -> Option<f64> {
         self.predicted.get(&row.trial)?.get(&objective.metric).copied()
+    }
+
+    /// US dollars of a trial's full training.
+    fn training_usd(&self, row: &FrontRow) -> Option<f64> {
+        Some(self.costs?.full_trainings.get(&row.trial)?.usd)
     }
 }
 

@@ -12,10 +12,12 @@ mod found_length;
 mod front_table;
 mod held_out_error;
 mod lengths;
+mod money;
 mod number;
 mod outlook;
 mod profile;
 mod rows;
+mod study_costs;
 mod summary;
 mod table;
 mod target;
@@ -28,6 +30,7 @@ pub use found_length::{unsaid_length, with_found_length, with_length};
 pub use front_table::FrontRow;
 pub use held_out_error::held_out_warning;
 pub use lengths::{AtLength, LengthBin, Lengths, MicroBatchPadding, Padder, RowsAtLength, SampleOf, SetShare, percent};
+pub use money::{dollars, price_text};
 pub use number::{
     about_duration, bytes, change, duration, grouped, metric_heading, metric_value, metric_words, minute, param_value,
     significant, thread_count,
@@ -35,6 +38,7 @@ pub use number::{
 pub use outlook::{Outlook, TimeLeft};
 pub use profile::{ProfileText, comparison_text, cost_text, findings_text, profile_text, tried_text, tuning_text};
 pub use rows::{RowsStyle, row_text, rows_page, rows_text, summary_line};
+pub use study_costs::{CostsInput, StudyCosts, TrainingCost};
 pub use summary::{Recommendation, Summary, SummaryInput};
 pub use table::{Align, TextTable, printable};
 pub use target::{target_note, target_text};

@@ -10,6 +10,7 @@ use super::basis::confirmation_text;
 use super::counts::Counts;
 use super::front_table::{FrontNotes, FrontRow, front_table};
 use super::number::{duration, metric_words};
+use super::study_costs::StudyCosts;
 use super::table::printable;
 use super::target::{target_note, target_text};
 use crate::shell::command_line;
@@ -64,6 +65,9 @@ pub struct Summary {
     /// Seconds by what they went to, where a search tells them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spent: Option<SpentTime>,
+    /// Costs in money, where the price of the devices is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub costs: Option<StudyCosts>,
     /// The stack that the study is for, where it is another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
@@ -114,6 +118,7 @@ impl Summary {
             predicted: BTreeMap::new(),
             kernels: BTreeMap::new(),
             spent: None,
+            costs: None,
             target: None,
             shown: None,
             beside_front,
@@ -162,6 +167,13 @@ impl Summary {
         self
     }
 
+    /// The summary with what the study and full trainings cost in money.
+    #[must_use]
+    pub fn with_costs(mut self, costs: Option<StudyCosts>) -> Self {
+        self.costs = costs;
+        self
+    }
+
     /// The summary that says of which stack its predictions are.
     #[must_use]
     pub fn with_target(mut self, target: Option<Target>) -> Self {
@@ -205,7 +217,15 @@ impl Summary {
             self.trials.to_text(),
             duration(self.wall_s)
         );
-        [heading, self.front_text(width), self.recommendation_text()].concat()
+        let costs = self.costs.as_ref();
+        let costs = costs.map(|costs| format!("\nthe search cost {}\n", printable(&costs.search_text())));
+        [
+            heading,
+            self.front_text(width),
+            self.recommendation_text(),
+            costs.unwrap_or_default(),
+        ]
+        .concat()
     }
 
     /// The front, or that there is none, and what is to be known of it.
@@ -257,6 +277,10 @@ impl Summary {
             row.and_then(|row| target_text(self.target, &row.metrics)),
             confirmation_text(self.confirmed.get(&recommendation.trial)).map(|text| printable(&text)),
             self.against_baseline.as_deref().map(printable),
+            self.costs
+                .as_ref()
+                .and_then(|costs| costs.training_text(recommendation.trial))
+                .map(|text| format!("full training: {}", printable(&text))),
         ];
         for line in known.into_iter().flatten() {
             let _ = writeln!(text, "  {line}");
@@ -274,6 +298,7 @@ impl Summary {
                 confirmed: &self.confirmed,
                 variants: &self.variants,
                 predicted,
+                costs: self.costs.as_ref(),
             };
             front_table(&self.objectives, rows, notes, width)
         };
@@ -310,177 +335,4 @@ fn objectives_text(objectives: &[Objective]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
-    use peft_tune_core::study::{FailReason, TrialState};
-    use peft_tune_core::study::{Metrics, ParamValue, Params};
-
-    fn complete(number: u64, params: &[(&str, ParamValue)], metrics: [(&str, f64); 3]) -> Trial {
-        Trial {
-            number: TrialNumber(number),
-            params: params
-                .iter()
-                .map(|(name, value)| ((*name).to_owned(), value.clone()))
-                .collect(),
-            state: TrialState::Complete {
-                metrics: metrics.into(),
-            },
-        }
-    }
-
-    fn sample() -> (Vec<Objective>, Vec<Trial>) {
-        let gib = 1073741824.0;
-        let objectives = [THROUGHPUT, PEAK_MEMORY, LOSS].map(Objective::new).to_vec();
-        let trials = vec![
-            complete(
-                0,
-                &[
-                    ("rank", 8i64.into()),
-                    ("learning_rate", 2e-4.into()),
-                    ("optimizer", "adamw".into()),
-                ],
-                [(THROUGHPUT, 5120.4), (PEAK_MEMORY, 1.5 * gib), (LOSS, 2.12345)],
-            ),
-            complete(
-                1,
-                &[
-                    ("rank", 64i64.into()),
-                    ("learning_rate", 3.4567891e-5.into()),
-                    ("optimizer", "adamw".into()),
-                ],
-                [(THROUGHPUT, 12800.0), (PEAK_MEMORY, 2.25 * gib), (LOSS, 2.0)],
-            ),
-            Trial {
-                number: TrialNumber(2),
-                params: Params::new(),
-                state: TrialState::Failed {
-                    reason: FailReason::Invalid {
-                        message: "rank".to_owned(),
-                    },
-                    metrics: Metrics::default(),
-                },
-            },
-        ];
-        (objectives, trials)
-    }
-
-    fn summary() -> Summary {
-        let (objectives, trials) = sample();
-        Summary::new(SummaryInput {
-            study: "quickstart",
-            objectives: &objectives,
-            trials: &trials,
-            front: &[TrialNumber(0), TrialNumber(1)],
-            recommendation: Some(&Recommendation {
-                trial: TrialNumber(1),
-                reason: "trial 1 is the knee of the front".to_owned(),
-            }),
-            wall_s: 161.0,
-        })
-    }
-
-    #[test]
-    fn text_shows_counts_front_and_recommendation() {
-        insta::assert_snapshot!(summary().to_text(None), @"
-        study quickstart: 3 trials: 2 complete, 1 failed (invalid), 2m 41s
-
-        Pareto front of throughput (max), peak memory (min), loss (min): 2 trials
-
-         trial | tokens/s | peak memory |   loss | learning_rate | rank
-        -------+----------+-------------+--------+---------------+------
-           * 1 |   12,800 |    2.25 GiB | 2.0000 |      3.457e-5 |   64
-             0 |    5,120 |    1.50 GiB | 2.1235 |          2e-4 |    8
-
-        the same in all: optimizer adamw
-
-        * recommended: trial 1 is the knee of the front
-        ");
-    }
-
-    #[test]
-    fn a_long_front_is_shown_in_part() {
-        let mut summary = summary();
-        summary.recommendation = None;
-        let text = summary.showing([TrialNumber(0)]).to_text(None);
-        assert!(text.contains("loss (min): 2 trials, of which 1 are shown\n"), "{text}");
-        assert!(
-            text.ends_with("\nthe whole front: `peft-tune pareto quickstart`\n"),
-            "{text}"
-        );
-        assert!(!text.contains("12,800"), "{text}");
-    }
-
-    #[test]
-    fn a_very_narrow_terminal_gets_one_block_a_trial() {
-        insta::assert_snapshot!(summary().to_text(Some(15)), @"
-        study quickstart: 3 trials: 2 complete, 1 failed (invalid), 2m 41s
-
-        Pareto front of throughput (max), peak memory (min), loss (min): 2 trials
-
-        trial          * 1
-        tokens/s       12,800
-        peak memory    2.25 GiB
-        loss           2.0000
-        learning_rate  3.457e-5
-        rank           64
-
-        trial          0
-        tokens/s       5,120
-        peak memory    1.50 GiB
-        loss           2.1235
-        learning_rate  2e-4
-        rank           8
-
-        the same in all: optimizer adamw
-
-        * recommended: trial 1 is the knee of the front
-        ");
-    }
-
-    #[test]
-    fn what_was_predicted_stands_beside_what_was_measured_where_there_is_room() {
-        let predicted = || {
-            [
-                (TrialNumber(0), THROUGHPUT.to_owned(), 5000.0),
-                (TrialNumber(2), LOSS.to_owned(), 1.0),
-            ]
-        };
-        let text = summary().with_predicted(predicted()).to_text(None);
-        assert!(text.contains(" trial | tokens/s | predicted | peak memory |"), "{text}");
-        assert!(text.contains("     0 |    5,120 |     5,000 |    1.50 GiB |"), "{text}");
-        assert!(text.contains("   * 1 |   12,800 |         - |    2.25 GiB |"), "{text}");
-        assert!(
-            !summary()
-                .with_predicted(predicted())
-                .to_text(Some(70))
-                .contains("predicted")
-        );
-    }
-
-    #[test]
-    fn json_has_raw_numbers() {
-        let json: serde_json::Value = serde_json::from_str(&summary().to_json().unwrap()).unwrap();
-        assert_eq!(json["trials"]["failures"]["invalid"], 1);
-        assert_eq!(json["front"][0]["trial"], 1);
-        assert_eq!(json["front"][1]["metrics"]["throughput"], 5120.4);
-        assert_eq!(json["recommendation"]["trial"], 1);
-    }
-
-    #[test]
-    fn a_study_without_a_front_says_so() {
-        let summary = Summary::new(SummaryInput {
-            study: "a\u{1b}[2J",
-            objectives: &[],
-            trials: &[],
-            front: &[],
-            recommendation: None,
-            wall_s: f64::NAN,
-        });
-        insta::assert_snapshot!(summary.to_text(Some(80)), @r"
-        study a\u{1b}[2J: no trials, 0 s
-
-        no Pareto front: no trial is complete in every objective within the constraints
-        ");
-    }
-}
+mod tests;

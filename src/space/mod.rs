@@ -17,7 +17,7 @@ mod yaml;
 pub use check::{ReadOptions, RecipeFile, RecipeFileError};
 pub use destination::{Destination, DestinationError, TrackerKind};
 pub use error::SpaceError;
-pub use file::{Bytes, Count, QuantityError, Seconds, StudyFile};
+pub use file::{Bytes, Count, Dollars, HourlyPrice, QuantityError, Seconds, StudyFile};
 pub use loader::Loader;
 pub use problem::problem_of;
 pub use recipe_for::{RecipeError, params_of, recipe_for};

@@ -7,6 +7,7 @@ use super::loader::Loader;
 use super::yaml::Document;
 use super::{Destination, SpaceError, Target};
 use peft_tune_core::objective::{Constraint, Objective};
+use peft_tune_core::predict::DevicePrice;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::space::{ConfirmPlan, PrunerChoice, SearchSpace, StopRule};
 use peft_tune_core::study::{LauncherSettings, Params, TrialPlan};
@@ -33,6 +34,8 @@ pub struct Study {
     /// The phases that tell the metrics of objectives and constraints; neither with a command backend.
     pub plan: TrialPlan,
     pub budget: Budget,
+    /// Price of the devices that trials run on, where someone says it. It decides nothing of a trial.
+    pub price: Option<DevicePrice>,
     pub pruner: PrunerChoice,
     /// Ends the study before its budget; `None` where only the budget does.
     pub stop: Option<StopRule>,

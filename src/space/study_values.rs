@@ -32,6 +32,12 @@ impl Study {
         }
     }
 
+    /// The most devices that a trial may take.
+    pub fn most_devices(&self) -> usize {
+        let numbers = self.values("devices").into_iter().filter_map(|value| value.as_f64());
+        numbers.fold(1.0, f64::max) as usize
+    }
+
     /// Whether some trial may have its updates on the host.
     pub fn offloads_updates(&self) -> bool {
         let host = ParamValue::from(OptimizerOffload::Host.name());
@@ -95,5 +101,6 @@ mod tests {
         assert_eq!(study.sequence_lengths(&base), [base.batch.sequence_length]);
         assert_eq!(study.precisions(&base), [Precision::Bf16, Precision::Nf4]);
         assert!(!study.offloads_updates());
+        assert_eq!(study.most_devices(), 1);
     }
 }

@@ -34,7 +34,7 @@ pub use profiles::{
 pub use query::{NamedQuery, RowSink, SqlValue};
 pub use record::{DataSetRecord, EvaluationRecord, MachineRecord, ModelRecord, StepRecord, StudyRecord};
 pub use study::{
-    DEVICE, EndingRecord, FINDS_LENGTH, InputRecord, OpenStudy, RequestId, RequestOutcome, Runner, SearchBudget,
+    DEVICE, EndingRecord, FINDS_LENGTH, InputRecord, OpenStudy, PRICE, RequestId, RequestOutcome, Runner, SearchBudget,
     SearchStage, Spending, SpentTime, StoredRequest, StudyId, StudyOverview, TARGET_DEVICE, TARGET_STACK,
 };
 pub use trackio::{TrackioFile, TrackioRow, TrackioRun};

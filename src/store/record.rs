@@ -15,7 +15,7 @@ pub struct StudyRecord {
     pub space_text: String,
     /// Settings beside objectives and constraints that decide what a trial means: parameters, model, data, trial
     /// settings. A study whose definition differs is another study. The budget is no part of it, so that it can be
-    /// raised.
+    /// raised; a price is ([`PRICE`](crate::store::PRICE)), and makes no difference.
     pub definition: serde_json::Value,
     pub objectives: Vec<Objective>,
     pub constraints: Vec<Constraint>,

@@ -6,10 +6,11 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 use rayon::prelude::*;
 
+use super::full_training::{FullTraining, paid_devices, steps_of};
 use super::{Forecast, MemoryLimit};
 use crate::space::{Backend, Study, recipe_for};
 use peft_tune_core::predict::{Correction, Imbalance, Prediction, Uncertain};
-use peft_tune_core::recipe::{Recipe, TrainingLength};
+use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{MeasurePlan, Params};
 use peft_tune_search::{Settings, pareto};
 
@@ -35,6 +36,20 @@ pub struct SurveyedSetting {
     pub peak_bytes: Uncertain,
     /// Whether the predicted memory keeps the limit.
     pub fits: bool,
+}
+
+impl SurveyedSetting {
+    /// The training that the study is for, at this setting's speed; `None` where that or the length in tokens is not known.
+    pub fn full_training(&self, forecast: &Forecast) -> Option<FullTraining> {
+        FullTraining::predicted(forecast, &self.params, self.prediction.tokens, self.tokens_per_s.value)
+    }
+
+    /// Tokens a second of each device that is paid.
+    pub fn tokens_per_device_s(&self, forecast: &Forecast) -> f64 {
+        let recipe = recipe_for(forecast.study(), &self.params);
+        let devices = recipe.map_or(1, |recipe| paid_devices(forecast, &recipe));
+        self.tokens_per_s.value / devices as f64
+    }
 }
 
 /// Costs that are expected of a study's settings.
@@ -269,9 +284,7 @@ pub(super) fn trial_s(forecast: &Forecast, params: &Params, step_tokens: f64, to
     let recipe = recipe_for(study, params).ok()?;
     let train_steps = match study.plan.train.as_ref().map(|train| train.length) {
         None => 0.0,
-        Some(TrainingLength::Steps(steps)) => steps as f64,
-        Some(TrainingLength::Tokens(tokens)) => tokens as f64 / step_tokens,
-        Some(TrainingLength::Epochs(epochs)) => forecast.epoch_steps(&recipe)?.of_epochs(epochs) as f64,
+        Some(length) => steps_of(forecast, &recipe, length, step_tokens)?,
     };
     let profile_steps = study.plan.measure.as_ref().map_or(0.0, |measure| {
         let train = study.plan.train.as_ref();

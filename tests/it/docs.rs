@@ -34,7 +34,7 @@ fn pages(folder: &Path) -> Vec<PathBuf> {
 /// Every document of the repository.
 fn documents() -> Vec<PathBuf> {
     let crates = std::fs::read_dir(root().join("crates")).into_iter().flatten();
-    let mut paths: Vec<PathBuf> = ["", "search_spaces/quickstart", "tests/golden"]
+    let mut paths: Vec<PathBuf> = ["", "integrations", "search_spaces/quickstart", "tests/golden"]
         .map(|folder| root().join(folder))
         .into_iter()
         .chain(crates.map(|entry| entry.unwrap().path()))
@@ -161,6 +161,31 @@ fn the_table_of_contents_has_every_page_once() {
     named.sort();
     there.sort();
     assert_eq!(named, there, "docs/SUMMARY.md, and the pages below docs");
+}
+
+/// `llms.txt` stands at the root of the site, whose pages end in `.html` and whose first one is the index.
+#[test]
+fn the_list_of_pages_for_programs_has_every_page_once() {
+    let docs = root().join("docs");
+    let text = read(&docs.join("llms.txt"));
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("# peft-tune"));
+    assert!(lines.any(|line| line.starts_with("> ")), "no summary");
+    let mut listed: Vec<String> = links(&text).into_iter().map(str::to_owned).collect();
+    let of_site = |page: &str| match page {
+        "README.md" => "index.html".to_owned(),
+        page => page.replace(".md", ".html"),
+    };
+    let summary = read(&docs.join("SUMMARY.md"));
+    let mut pages: Vec<String> = links(&summary).into_iter().map(of_site).collect();
+    listed.sort();
+    pages.sort();
+    assert_eq!(listed, pages, "docs/llms.txt, and docs/SUMMARY.md");
+    let told = text
+        .lines()
+        .filter(|line| line.starts_with("- ["))
+        .all(|line| line.contains("): "));
+    assert!(told, "a page without a word on it");
 }
 
 /// The site has the files below `docs` alone.

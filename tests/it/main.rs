@@ -54,6 +54,8 @@ mod data_parallel;
 mod disturbed;
 /// The documents: widths, links, and what they say of commands, exit codes and predictions.
 mod docs;
+/// Reports of `doctor` for issues.
+mod doctor;
 /// Checks of the built-in engine on a GPU that a program plays, and what `backend: auto` makes of them.
 mod engine_check;
 /// Mixtures of experts beyond the checks that all families share: adapters as PEFT writes them, storage, bad inputs.
@@ -103,6 +105,8 @@ mod launchers;
 mod mcp;
 /// Studies with a stand-in for the trial process; no tests of its own.
 mod mocked;
+/// Prices of devices: costs of plans and searches, and devices ranked by them.
+mod money;
 /// Language models inside of multimodal checkpoints.
 mod multimodal;
 /// Optimizers, schedules and clipping against their reference implementations.

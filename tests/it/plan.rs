@@ -6,7 +6,7 @@ use std::process::Output;
 use serde_json::Value;
 
 /// Published dimensions: they need no weights to be planned.
-const GEMMA_2_9B: &str = r#"{"model_type": "gemma2", "hidden_size": 3584, "intermediate_size": 14336,
+pub(crate) const GEMMA_2_9B: &str = r#"{"model_type": "gemma2", "hidden_size": 3584, "intermediate_size": 14336,
     "num_hidden_layers": 42, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
     "vocab_size": 256000, "max_position_embeddings": 8192, "query_pre_attn_scalar": 256, "sliding_window": 4096}"#;
 const GEMMA_3_4B: &str = r#"{"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"],
@@ -32,7 +32,7 @@ budget: {trials: 10}
 ";
 
 /// A folder with a study of the model that `config` describes.
-fn study_of(config: &str) -> tempfile::TempDir {
+pub(crate) fn study_of(config: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("model")).unwrap();
     std::fs::write(folder.path().join("model/config.json"), config).unwrap();
@@ -45,7 +45,7 @@ fn study_of(config: &str) -> tempfile::TempDir {
     folder
 }
 
-fn called(folder: &Path, arguments: &[&str]) -> Output {
+pub(crate) fn called(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = crate::program();
     command.args(arguments).current_dir(folder);
     command.env("PEFT_TUNE_CACHE", folder.join("cache"));

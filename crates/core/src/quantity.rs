@@ -1,4 +1,4 @@
-//! Sizes, counts and times with their units: `22 GiB`, `60k`, `1h30m`.
+//! Sizes, counts, times and prices with their units: `22 GiB`, `60k`, `1h30m`, `2.49/h`.
 //!
 //! Fields of files that count tokens, rows or steps are plain numbers in the program and are read by [`count`],
 //! [`optional_count`], [`optional_positive_count`], [`steps_or_share`] and [`optional_steps_or_share`].
@@ -299,6 +299,11 @@ quantity!(Count);
 quantity!(PositiveCount);
 quantity!(StepsOrShare);
 quantity!(Seconds);
+
+// Behind the macro, which it uses.
+mod price;
+
+pub use price::{Dollars, HourlyPrice};
 
 /// Reads a [`Count`] in the type of its field, for `deserialize_with`.
 ///

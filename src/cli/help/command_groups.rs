@@ -67,6 +67,7 @@ const EXAMPLES: [(&str, &[&str]); 34] = [
             "peft-tune plan space.yaml",
             "peft-tune plan space.yaml --stack trl --device \"A100 40GB\"",
             "peft-tune plan --check axolotl.yaml --device L4",
+            "peft-tune plan space.yaml --gpus --price \"L4=0.70/h\"",
             "peft-tune plan --step recipe.yaml --device \"H100 SXM\"",
         ],
     ),
@@ -75,6 +76,7 @@ const EXAMPLES: [(&str, &[&str]); 34] = [
         &[
             "peft-tune search space.yaml",
             "peft-tune search space.yaml --trials 20",
+            "peft-tune search space.yaml --price 2.49/h --budget '$5'",
             "peft-tune search space.yaml --dry-run",
             "peft-tune search space.yaml --detach",
             "peft-tune search space.yaml --track tensorboard=runs",
@@ -169,7 +171,14 @@ const EXAMPLES: [(&str, &[&str]); 34] = [
     ("import", &["peft-tune import other.db"]),
     ("delete", &["peft-tune delete my-study"]),
     ("vacuum", &["peft-tune vacuum"]),
-    ("doctor", &["peft-tune doctor", "peft-tune doctor --json"]),
+    (
+        "doctor",
+        &[
+            "peft-tune doctor",
+            "peft-tune doctor --json",
+            "peft-tune doctor --report",
+        ],
+    ),
     (
         "mcp",
         &[

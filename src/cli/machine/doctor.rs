@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::anonymous::Anonymous;
 use super::cpu_ceilings::{MeasuredCeilings, Measuring};
 use super::cuda::Cuda;
 use super::engine_check::{Asking, Beside, EngineGpu, Standing};
@@ -48,6 +49,9 @@ pub(in crate::cli) struct Args {
     /// Print JSON with raw numbers.
     #[arg(long)]
     json: bool,
+    /// Print what an issue needs, to be pasted there: without paths, and without names of people and machines.
+    #[arg(long, conflicts_with = "json")]
+    report: bool,
     #[command(flatten)]
     kernels: KernelArgs,
     #[command(flatten)]
@@ -147,9 +151,15 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let diagnosis = diagnose(threads, &found, gpu, trl, unsloth, auto);
     let text = match args.json {
         true => serde_json::to_string_pretty(&diagnosis).map_err(CliError::failed)? + "\n",
+        false if args.report => report(&diagnosis.to_text()),
         false => diagnosis.to_text(),
     };
     write_result(&text)
+}
+
+/// A diagnosis as Markdown for an issue, without what tells whose machine it is.
+fn report(text: &str) -> String {
+    format!("```text\n{}```\n", Anonymous::here().text(text))
 }
 
 /// Ceilings of all precisions, and whether something was measured for them.

@@ -1,5 +1,6 @@
 //! The machine that the program runs on: what it has, how fast it is, its threads, and the commands that look at it.
 
+mod anonymous;
 pub(super) mod cpu_ceilings;
 mod cuda;
 pub(super) mod doctor;

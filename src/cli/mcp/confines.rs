@@ -81,6 +81,7 @@ impl Confines {
             objectives: _,
             constraints: _,
             budget: _,
+            price: _,
             pruner: _,
             stop: _,
             confirm: _,

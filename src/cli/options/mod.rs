@@ -1,4 +1,4 @@
-//! Options that several commands have: the results database, what they compute with, counts, the environment.
+//! Options that several commands have: the results database, what they compute with, counts, prices, the environment.
 
 pub(super) mod backend;
 pub(super) mod compute;
@@ -6,3 +6,4 @@ pub(super) mod count;
 pub(super) mod database;
 pub(super) mod device_names;
 pub(super) mod environment;
+pub(super) mod price;

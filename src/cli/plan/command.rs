@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use super::args::Args;
+use super::gpus;
 use super::stack;
 use super::step;
 use super::text::{About, StudyPlan, to_json, to_text};
+use super::unpredicted::refuse_unpredicted;
 use crate::cli::CliError;
 use crate::cli::data::epochs;
 use crate::cli::data::learning_rate;
@@ -13,13 +15,14 @@ use crate::cli::data::mixture;
 use crate::cli::data::study_file::{base_of, study_for};
 use crate::cli::data::study_rows::StudyRows;
 use crate::cli::forecast::{PredictedModel, TrialDevice, check_predicted, precisions_of};
+use crate::cli::options::price::price_of_planned;
 use crate::cli::search::{other_family, trl};
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::{Lengths, summary_line};
 use crate::space::{Backend, Study, TrlBackend};
 use crate::tune::{CostSurvey, Forecast, TrainingRows};
 use peft_tune_core::predict;
-use peft_tune_core::predict::DataSheet;
+use peft_tune_core::predict::{DataSheet, WorkerPrice};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_kernels::device::first_gpu;
 
@@ -56,9 +59,14 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     }
     let sheet = args.device.as_deref().map(predict::device).transpose();
     let sheet = sheet.map_err(CliError::bad_input)?;
-    let config = config_of(&study, sheet)?;
+    let config = config_of(&study, sheet.is_none() && !args.gpus)?;
     let looked_at = rows_of(&study, has_data)?;
     let (rows, lengths) = looked_at.unwrap_or_default();
+    if args.gpus {
+        let model = PredictedModel::of(&study.backend, base_of(&study)?, &config)?;
+        return gpus::run(&args, &study, &model, &rows);
+    }
+    let price = price_of(&args, &study, sheet)?;
     let MachineForecast {
         forecast,
         machine,
@@ -69,13 +77,12 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         tokens_per_s: CostSurvey::quick(&study, &forecast).fastest(),
         disturbed,
     });
-    if let (0, Some(reason)) = (survey.predicted, &survey.first_reason) {
-        let message = format!("no setting of {} can be predicted: {reason}", file.display());
-        return Err(CliError::bad_input(anyhow::anyhow!(message)));
-    }
+    refuse_unpredicted(&study, &survey)?;
     let plan = StudyPlan {
         study: &study,
         survey: &survey,
+        forecast: &forecast,
+        price: price.as_ref(),
         machine: &machine,
         about: about.as_ref(),
         sheet,
@@ -88,6 +95,23 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         false => to_text(&plan, args.top, terminal_width()),
     };
     write_result(&text)
+}
+
+/// Price of what a plan's trials run on: of the device of a `sheet`, else of this machine's.
+///
+/// # Errors
+/// Bad input: a price of another device.
+fn price_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) -> Result<Option<WorkerPrice>, CliError> {
+    let here = || first_gpu().map(|gpu| predict::device_of_driver(&gpu.name).map(|sheet| sheet.name));
+    // A GPU without data sheet is one without a name here.
+    let device = sheet.map(|sheet| Some(sheet.name)).or_else(here);
+    let of_study = study.price.as_ref().filter(|_| sheet.is_none());
+    let price = price_of_planned(&args.price, device.flatten(), of_study)?;
+    Ok(price.map(|price| WorkerPrice {
+        device: price,
+        // Processes on the processor share the machine.
+        devices: device.map_or(1, |_| study.most_devices() as u64),
+    }))
 }
 
 /// Forecast of a study for one machine.
@@ -147,17 +171,17 @@ impl MachineForecast {
     }
 }
 
-/// The `config.json` of a study's model, where its trials can have the model and, without a `sheet`, their device here: nothing is
-/// read of the data of a study that is refused.
+/// The `config.json` of a study's model, where its trials can have the model and, where they run here, their device: nothing is read of
+/// the data of a study that is refused.
 ///
 /// # Errors
 /// Bad input: a model that is not found, or that trials do not have; trials that run on GPUs alone, where there is none.
-fn config_of(study: &Study, sheet: Option<&DataSheet>) -> Result<PathBuf, CliError> {
+fn config_of(study: &Study, runs_here: bool) -> Result<PathBuf, CliError> {
     let config = ModelFiles::resolve_config(&base_of(study)?.model).map_err(CliError::bad_input)?;
     if let Backend::Trl(TrlBackend { loader, .. }) = study.backend {
         other_family::check_config(study, loader, &config)?;
     }
-    if sheet.is_none() {
+    if runs_here {
         check_gpu(study)?;
     }
     Ok(config)

@@ -3,7 +3,10 @@
 mod args;
 mod baseline_setting;
 mod command;
+mod gpus;
+mod gpus_text;
 mod own_engine;
+mod ranked_device;
 mod stack;
 mod stack_args;
 mod stack_plan;
@@ -12,6 +15,7 @@ mod step;
 mod step_args;
 mod step_text;
 mod text;
+mod unpredicted;
 
 pub(super) use args::Args;
 pub(super) use command::run;

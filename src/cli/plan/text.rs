@@ -6,11 +6,13 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::study::track;
-use crate::report::{Align, Lengths, Padder, TextTable, bytes, duration, metric_value, param_value, printable};
+use crate::report::{
+    Align, Lengths, Padder, TextTable, bytes, dollars, duration, metric_value, param_value, price_text, printable,
+};
 use crate::space::Study;
 use crate::tools::Tool;
-use crate::tune::{CostSurvey, SurveyedSetting};
-use peft_tune_core::predict::{DataSheet, Imbalance};
+use crate::tune::{CostSurvey, Forecast, FullTraining, SurveyedSetting};
+use peft_tune_core::predict::{DataSheet, Imbalance, WorkerPrice};
 
 /// A speed that was measured beside other programs: nothing is put in order by it.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -25,6 +27,9 @@ pub(super) struct About {
 pub(super) struct StudyPlan<'a> {
     pub study: &'a Study,
     pub survey: &'a CostSurvey,
+    pub forecast: &'a Forecast,
+    /// Price of what the trials run on, where it is known.
+    pub price: Option<&'a WorkerPrice>,
     pub machine: &'a str,
     /// Speed that was measured beside other programs, where the machine's own is not known for that reason.
     pub about: Option<&'a About>,
@@ -57,6 +62,7 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
     let StudyPlan {
         study,
         survey,
+        price,
         machine,
         about,
         lengths,
@@ -114,6 +120,13 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
             "time",
             format!("{} a trial, {} the search", duration(trial), duration(search)),
         );
+        if let Some(price) = price {
+            let (trial, search) = (dollars(price.usd(trial)), dollars(price.usd(search)));
+            line(
+                "cost",
+                format!("{trial} a trial, {search} the search, {}", price_text(&price.device)),
+            );
+        }
     }
     if let Some(Imbalance { zipf, crowded }) = survey.imbalance {
         line(
@@ -143,7 +156,7 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
     let front = if knows_speed { front } else { Vec::new() };
     for (title, settings) in [("predicted front", front), (title, best)] {
         if !settings.is_empty() {
-            let _ = write!(text, "\n{title}\n{}\n", table(&settings).to_text(width));
+            let _ = write!(text, "\n{title}\n{}\n", table(plan, &settings).to_text(width));
         }
     }
     text
@@ -172,14 +185,31 @@ fn offload_text(study: &Study, survey: &CostSurvey, is_host: bool) -> Option<Str
     })
 }
 
-fn table(settings: &[&SurveyedSetting]) -> TextTable {
+/// The full training of each setting, where something is known of its cost.
+fn trainings(plan: &StudyPlan<'_>, settings: &[&SurveyedSetting]) -> Option<Vec<String>> {
+    let price = &plan.price?.device;
+    let cost = |training: FullTraining| {
+        let cost = dollars(price.usd(training.device_s()));
+        format!("{}, {cost}", duration(training.seconds))
+    };
+    let trainings = settings.iter().map(|one| one.full_training(plan.forecast).map(cost));
+    let trainings: Vec<Option<String>> = trainings.collect();
+    let is_known = trainings.iter().any(Option::is_some);
+    let text = |training: Option<String>| training.unwrap_or_else(|| "-".to_owned());
+    is_known.then(|| trainings.into_iter().map(text).collect())
+}
+
+fn table(plan: &StudyPlan<'_>, settings: &[&SurveyedSetting]) -> TextTable {
     let mut names: Vec<&String> = settings.iter().flat_map(|one| one.params.keys()).collect();
     names.sort_unstable();
     names.dedup();
-    let measured = ["tokens/s", "+-", "peak memory", "+-"].map(|name| (name.to_owned(), Align::Right));
+    let trainings = trainings(plan, settings);
+    let measured = ["tokens/s", "+-", "peak memory", "+-"].into_iter();
+    let measured = measured.chain(trainings.is_some().then_some("full training"));
+    let measured = measured.map(|name| (name.to_owned(), Align::Right));
     let params = names.iter().map(|name| ((*name).clone(), Align::Left));
-    let mut table = TextTable::new(measured.into_iter().chain(params));
-    for one in settings {
+    let mut table = TextTable::new(measured.chain(params));
+    for (index, one) in settings.iter().enumerate() {
         let percent = |deviation: f64| format!("{:.0}%", 100.0 * deviation);
         // A device without ceilings and data sheet.
         let knows_speed = one.tokens_per_s.value > 0.0;
@@ -190,6 +220,7 @@ fn table(settings: &[&SurveyedSetting]) -> TextTable {
             bytes(one.peak_bytes.value),
             percent(one.peak_bytes.deviation),
         ];
+        cells.extend(trainings.as_ref().map(|trainings| trainings[index].clone()));
         let value = |name: &&String| one.params.get(name).map_or_else(|| "-".to_owned(), param_value);
         cells.extend(names.iter().map(value));
         table.push(cells);
@@ -202,6 +233,8 @@ pub(super) fn to_json(plan: &StudyPlan<'_>, top: usize) -> serde_json::Result<St
     let StudyPlan {
         study,
         survey,
+        forecast,
+        price,
         machine,
         about,
         sheet,
@@ -209,7 +242,12 @@ pub(super) fn to_json(plan: &StudyPlan<'_>, top: usize) -> serde_json::Result<St
         stack,
         is_host: _,
     } = plan;
+    let usd = |seconds: Option<f64>| Some(price.as_ref()?.usd(seconds?));
     let one = |one: &SurveyedSetting| {
+        let training = one.full_training(forecast);
+        let training_usd = price
+            .zip(training)
+            .map(|(price, training)| price.device.usd(training.device_s()));
         json!({
             "params": one.params,
             "throughput": (one.tokens_per_s.value > 0.0).then_some(one.tokens_per_s),
@@ -218,6 +256,8 @@ pub(super) fn to_json(plan: &StudyPlan<'_>, top: usize) -> serde_json::Result<St
             "host_memory": one.prediction.host_bytes,
             "seconds_by_part": one.prediction.seconds,
             "tokens_per_step": one.prediction.tokens,
+            "full_training_s": training.map(|training| training.seconds),
+            "full_training_usd": training_usd,
         })
     };
     let front: Vec<_> = survey.front.iter().map(|index| one(&survey.settings[*index])).collect();
@@ -246,6 +286,9 @@ pub(super) fn to_json(plan: &StudyPlan<'_>, top: usize) -> serde_json::Result<St
         "impossible_because": survey.first_reason,
         "trial_s": survey.trial_s,
         "search_s": survey.search_s,
+        "price": price,
+        "trial_usd": usd(survey.trial_s),
+        "search_usd": usd(survey.search_s),
         "imbalance": survey.imbalance,
         "data": lengths,
         "front": front,

@@ -7,10 +7,11 @@ use crate::cli::data::mixture::text_of;
 use crate::cli::data::prepare::file_bytes;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::study::track;
-use crate::report::{about_duration, bytes, metric_words, printable};
+use crate::report::{about_duration, bytes, dollars, metric_words, price_text, printable};
 use crate::space::Study;
 use crate::tune::{CostSurvey, Forecast, Progress};
 use crate::worker::Placement;
+use peft_tune_core::predict::WorkerPrice;
 
 /// Workers that are named one by one.
 const NAMED: usize = 4;
@@ -47,6 +48,9 @@ pub(super) fn plan_text(
     }
     if let Some(together) = together {
         add("", together);
+    }
+    if let Some(price) = &study.price {
+        add("costs", price_text(price));
     }
     if let Some(places) = track::places(study) {
         add("tracked", places);
@@ -102,8 +106,9 @@ pub(super) fn progress_text(progress: &Progress) -> Option<String> {
     Some(format!("it goes on: {done}{variants}{spent}"))
 }
 
-/// What is predicted: what fits, and how long trials take; `None` where nothing can be.
-pub(super) fn prediction_text(study: &Study, forecast: &Forecast) -> Option<String> {
+/// What is predicted: what fits, how long trials take, and what they cost where their workers have a `price`; `None` where nothing can
+/// be.
+pub(super) fn prediction_text(study: &Study, forecast: &Forecast, price: Option<&WorkerPrice>) -> Option<String> {
     let survey = CostSurvey::quick(study, forecast);
     let mut lines = Vec::new();
     if let Some(limit) = survey.limit.filter(|_| survey.predicted > 0) {
@@ -149,6 +154,10 @@ pub(super) fn prediction_text(study: &Study, forecast: &Forecast) -> Option<Stri
             about_duration(trial),
             about_duration(search)
         ));
+        if let Some(price) = price {
+            let (trial, search) = (dollars(price.usd(trial)), dollars(price.usd(search)));
+            lines.push(format!("  costs    about {trial} a trial, {search} for {what}"));
+        }
     }
     (!lines.is_empty()).then(|| lines.join("\n"))
 }

@@ -9,7 +9,7 @@ use crate::cli::options::database::DatabaseArgs;
 use crate::cli::processes::interpreter::resolved;
 use crate::cli::study::track::TrackArgs;
 use crate::cli::terminal::logging::LogArgs;
-use crate::space::{Backend, Seconds, SpaceError, Study, StudyFile};
+use crate::space::{Backend, Dollars, HourlyPrice, Seconds, SpaceError, Study, StudyFile};
 
 /// Search for the settings worth using: run trials, store them, print the Pareto front and a recommendation.
 ///
@@ -29,6 +29,14 @@ pub(in crate::cli) struct Args {
     /// Time that the study may take in all, confirmation included, such as `30m`, instead of the file's `budget: time`.
     #[arg(long, value_name = "TIME")]
     pub(super) time: Option<Seconds>,
+    /// Price of an hour of one device that the trials run on, in US dollars, such as `2.49/h`, instead of the file's `price` or that of a
+    /// public list.
+    #[arg(long, value_name = "PRICE")]
+    pub(super) price: Option<HourlyPrice>,
+    /// Money that the study may cost in all, confirmation included, such as `$5`: the time that its price pays, instead of the file's
+    /// `budget: time`.
+    #[arg(long, value_name = "SUM", conflicts_with = "time")]
+    pub(super) budget: Option<Dollars>,
     /// Most time that the search waits at its end for other programs to leave the processors alone, to measure again what they
     /// disturbed [default: 30s, or a tenth of the budget's time].
     #[arg(long, value_name = "TIME", env = "PEFT_TUNE_WAIT_QUIET", hide_env = true)]

@@ -12,9 +12,10 @@ use super::resume_command::resume_command;
 use super::search_result::SearchResult;
 use super::spent_text::{lack_text, spent_text};
 use super::trials::{TrialsOutcome, run_trials};
-use super::{baseline_file, detach, dry_run, engine_choice, target_stack, trl, warm_start};
+use super::{baseline_file, detach, dry_run, engine_choice, search_price, target_stack, trl, warm_start};
 use crate::cli::CliError;
 use crate::cli::data::learning_rate;
+use crate::cli::study::costs::costs_of;
 use crate::cli::study::track::Tracking;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::signals::Signals;
@@ -62,6 +63,7 @@ pub(in crate::cli) fn run(mut args: Args) -> Result<(), CliError> {
         line.filter(|_| !args.json).into_iter().for_each(tell);
     }
     args.workers.check_devices(&study)?;
+    search_price::settle(&mut study, &args.workers, args.price, args.budget)?;
     if let Some(warning) = learning_rate::warning(&study) {
         tell(format_args!("warning: {warning}"));
     }
@@ -188,7 +190,9 @@ async fn run_study(
         problem,
     } = ran?;
     let (history, confirmed) = store.history().confirmed_trials(id).await?;
+    let stored = store.studies().find(Some(&study.name)).await?;
     let found = SearchResult {
+        costs: costs_of(&store, &stored, &history, None).await?,
         problem,
         prior,
         confirmed,

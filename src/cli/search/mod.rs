@@ -19,6 +19,7 @@ mod progress;
 mod progress_line;
 pub(super) mod quickstart;
 pub(super) mod resume_command;
+mod search_price;
 mod search_result;
 mod spent_text;
 pub(super) mod stack_refusal;

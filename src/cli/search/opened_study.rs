@@ -5,11 +5,11 @@ use super::changed_inputs::Content;
 use super::kernels::kernels_of;
 use super::preflight::Preflight;
 use super::study_record::record_of;
-use super::{changed_inputs, target_stack, trl};
+use super::{changed_inputs, search_price, target_stack, trl};
 use crate::cli::CliError;
 use crate::cli::terminal::output::tell;
 use crate::space::Study;
-use crate::store::{OpenStudy, Store};
+use crate::store::{OpenStudy, PRICE, Store};
 use crate::tune::baseline;
 use peft_tune_core::study::Params;
 use peft_tune_kernels::Kernels;
@@ -44,7 +44,10 @@ pub(super) async fn open(
     inputs.extend(study.target.into_iter().flat_map(target_stack::inputs));
     let content = changed_inputs::check(study, store, &inputs, args.accept_changed_inputs).await?;
     let baseline = baseline(study, preflight.as_ref().and_then(|found| found.family.width()));
-    let record = record_of(study, preflight, args.workers.stack.as_ref());
+    let mut record = record_of(study, preflight, args.workers.stack.as_ref());
+    if let Some(price) = search_price::of_workers(study, &args.workers)? {
+        record.definition[PRICE] = serde_json::json!(price);
+    }
     if content == Content::Same && store.definitions().move_files(&record).await? {
         tell("the study's files lie elsewhere now and hold the same: it continues");
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::args::Args;
 use super::preflight::Preflight;
 use super::progress::SearchProgress;
-use super::{announcement, preflight, target_stack};
+use super::{announcement, preflight, search_price, target_stack};
 use crate::cli::CliError;
 use crate::cli::data::prepare::file_bytes;
 use crate::cli::forecast::Grounds;
@@ -31,6 +31,7 @@ pub(super) async fn prepare(args: &Args, study: &Study, progress: &SearchProgres
     let (slots, stack) = (args.workers.slots(study)?, args.workers.stack.as_ref());
     let together = args.workers.together_text();
     say(Some(announcement::plan_text(study, &args.database, &slots, together)));
+    let price = search_price::of_workers(study, &args.workers)?;
     let mut grounds = None;
     let mut store = None;
     let data_bytes = study.base.as_ref().map_or(0, |base| file_bytes(&base.data));
@@ -39,7 +40,7 @@ pub(super) async fn prepare(args: &Args, study: &Study, progress: &SearchProgres
         let opened = Store::open(&args.database.path()).await?;
         grounds = Grounds::of_search(study, &opened, &slots[0], stack).await?;
         let forecast = grounds.as_ref().map(Grounds::with_full_rows);
-        say(forecast.and_then(|forecast| announcement::prediction_text(study, &forecast)));
+        say(forecast.and_then(|forecast| announcement::prediction_text(study, &forecast, price.as_ref())));
         store = Some(opened);
     }
     let reading = reading_text(data_bytes);
@@ -62,7 +63,7 @@ pub(super) async fn prepare(args: &Args, study: &Study, progress: &SearchProgres
     if !takes_long {
         say(forecast
             .as_deref()
-            .and_then(|forecast| announcement::prediction_text(study, forecast)));
+            .and_then(|forecast| announcement::prediction_text(study, forecast, price.as_ref())));
     }
     progress.prepares(None);
     Ok(Ready {

@@ -6,7 +6,7 @@ use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::explanation::importance_line;
-use crate::report::{Recommendation, Summary, SummaryInput, held_out_warning, with_length};
+use crate::report::{Recommendation, StudyCosts, Summary, SummaryInput, held_out_warning, with_length};
 use crate::space::Study;
 use crate::store::{Confirmations, KernelsOfTrials, SpentTime, Variants};
 use peft_tune_core::objective::LOSS;
@@ -28,6 +28,8 @@ pub(super) struct SearchResult {
     pub kernels: KernelsOfTrials,
     /// Time that the search's runs took.
     pub spent: SpentTime,
+    /// Costs in money, where the price of the workers is known.
+    pub costs: Option<StudyCosts>,
     /// Rows of the held-out set.
     pub held_out_rows: Option<u64>,
 }
@@ -104,6 +106,7 @@ impl SearchResult {
         .with_kernels(self.kernels)
         .with_target(study.target)
         .with_spent(self.spent)
+        .with_costs(self.costs)
         .with_baseline(self.baseline, history)
         .with_whole_front(database.command(&["pareto"], Some(&study.name)))
         .showing(

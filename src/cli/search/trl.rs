@@ -1,7 +1,7 @@
 //! Searches whose trials run in TRL, or in unsloth: the Python that trains, what it can train, and its place among a study's inputs.
 
 use super::stack_refusal::{Refusal, StackOnDevice, refusals_of};
-use super::worker_args::{WorkerArgs, most_devices};
+use super::worker_args::WorkerArgs;
 use crate::cli::CliError;
 use crate::cli::processes::interpreter::{Interpreter, Stack};
 use crate::report::printable;
@@ -74,7 +74,7 @@ pub(super) fn input(stack: &Stack) -> InputRecord {
 
 /// Refuses values that trials would train otherwise than they say, alone and beside what the file fixes.
 fn check_values(study: &Study, here: StackOnDevice<'_>) -> Result<(), SpaceError> {
-    let most_devices = ParamValue::Int(most_devices(study) as i64);
+    let most_devices = ParamValue::Int(study.most_devices() as i64);
     let refusals = |params: &Params| {
         let recipe = recipe_for(study, params).or_else(|_| {
             // The usual micro-batch need not divide the global batch; single rows do, and nothing is refused for either. Weights are

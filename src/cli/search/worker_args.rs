@@ -276,19 +276,13 @@ fn unusable(device: &str, error: DeviceError) -> CliError {
     CliError::bad_input(anyhow::anyhow!("`--devices`: {device} cannot be used: {error}"))
 }
 
-/// The most devices that a trial may take.
-pub(super) fn most_devices(study: &Study) -> usize {
-    let numbers = study.values("devices").into_iter().filter_map(|value| value.as_f64());
-    numbers.fold(1.0, f64::max) as usize
-}
-
 /// Whether trials that take several devices can have them on those of the workers, where so many GPUs are within their reach.
 ///
 /// # Errors
 /// Bad input: not all are GPUs, or they are too few.
 fn check_gpus(study: &Study, devices: &[String], within_reach: usize) -> Result<(), CliError> {
     let gpus = devices.iter().filter(|device| *device != "cpu").count();
-    let most = most_devices(study);
+    let most = study.most_devices();
     if study.backend.trains_recipes() && most > 1 && gpus > 0 && gpus < devices.len() {
         return Err(CliError::bad_input(anyhow::anyhow!(
             "`--devices` names `cpu` beside GPUs, and by `devices` in the space file a trial takes several of them: name GPUs only"

@@ -3,11 +3,12 @@
 //! done, and what more time would bring.
 
 use super::answers::{Asked, PROPOSALS};
+use super::costs::{PriceArgs, costs_of};
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::terminal::output::{terminal_width, write_result};
 use crate::report::explanation::{Explained, Explanation, explanation_text};
-use crate::report::{against_baseline, with_length};
+use crate::report::{StudyCosts, against_baseline, with_length};
 use crate::store::{EndingRecord, PredictionRecord, StudyOverview};
 use peft_tune_core::space::StopRule;
 use peft_tune_core::study::{Trial, TrialNumber};
@@ -33,6 +34,8 @@ pub(in crate::cli) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    price: PriceArgs,
+    #[command(flatten)]
     database: DatabaseArgs,
 }
 
@@ -46,6 +49,7 @@ struct Stored {
     /// Predictions of the recommended trial.
     predictions: Vec<PredictionRecord>,
     baseline: Option<TrialNumber>,
+    costs: Option<StudyCosts>,
 }
 
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
@@ -76,6 +80,7 @@ fn read(args: &Args) -> Result<Stored, CliError> {
             ending: store.searches().last_ending(study.id).await?,
             expected: expected.collect(),
             baseline: store.baselines().of(study.id).await?,
+            costs: costs_of(store, &study, &asked.trials, args.price.price).await?,
             predictions,
             study,
             asked,
@@ -129,6 +134,7 @@ fn explain(stored: Stored, next: usize) -> Explanation {
         volumes,
         ending: stored.ending,
         predictions: stored.predictions,
+        costs: stored.costs,
         study,
         trials: asked.trials,
         confirmed: asked.confirmed,

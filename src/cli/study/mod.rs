@@ -2,6 +2,7 @@
 
 mod answers;
 pub(super) mod compare;
+pub(super) mod costs;
 pub(super) mod dashboard;
 pub(super) mod delete;
 pub(super) mod explain;

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::costs::{PriceArgs, costs_of};
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::terminal::output::{terminal_width, write_result};
@@ -24,19 +25,23 @@ pub(in crate::cli) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    price: PriceArgs,
+    #[command(flatten)]
     database: DatabaseArgs,
 }
 
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
-    let (study, trials, front, (confirmed, predicted, variants, kernels)) = args.database.read(async |store| {
-        let study = store.studies().find(args.study.as_deref()).await?;
-        let (trials, confirmed) = store.history().confirmed_trials(study.id).await?;
-        let front = study.front(&trials);
-        let predicted = store.predictions().all(study.id).await?;
-        let variants = store.inheritance().variants(study.id).await?;
-        let kernels = store.kernel_forms().of(study.id).await?;
-        Ok((study, trials, front, (confirmed, predicted, variants, kernels)))
-    })?;
+    let (study, trials, front, (confirmed, predicted, variants, kernels), costs) =
+        args.database.read(async |store| {
+            let study = store.studies().find(args.study.as_deref()).await?;
+            let (trials, confirmed) = store.history().confirmed_trials(study.id).await?;
+            let front = study.front(&trials);
+            let predicted = store.predictions().all(study.id).await?;
+            let variants = store.inheritance().variants(study.id).await?;
+            let kernels = store.kernel_forms().of(study.id).await?;
+            let costs = costs_of(store, &study, &trials, args.price.price).await?;
+            Ok((study, trials, front, (confirmed, predicted, variants, kernels), costs))
+        })?;
     if let Some(names) = &args.plot {
         return write_result(&plots(&study, &trials, &front, names)?);
     }
@@ -52,6 +57,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     .with_variants(&trials, variants)
     .with_predicted(predicted)
     .with_kernels(kernels)
+    .with_costs(costs)
     .with_target(study.target);
     let text = if args.json {
         let front = json!({
@@ -63,6 +69,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
             "variants": summary.variants,
             "kernels": summary.kernels,
             "target": summary.target,
+            "costs": summary.costs,
         });
         serde_json::to_string_pretty(&front).map_err(CliError::failed)? + "\n"
     } else {

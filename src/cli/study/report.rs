@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::answers::{Asked, PROPOSALS};
+use super::costs::{PriceArgs, costs_of};
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::page_output::write_page;
@@ -23,6 +24,8 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "DIR")]
     charts: Option<PathBuf>,
     #[command(flatten)]
+    price: PriceArgs,
+    #[command(flatten)]
     database: DatabaseArgs,
 }
 
@@ -31,6 +34,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         let study = store.studies().find(args.study.as_deref()).await?;
         let asked = Asked::read(store, &study).await?;
         let mut input = Gatherer::default().gather(store, &study).await?;
+        input.costs = costs_of(store, &study, &input.trials, args.price.price).await?;
         let answered = asked.answer(PROPOSALS);
         input.importance = answered.insight.importance().into_iter().map(importance_view).collect();
         input.answers = Some(answered.answers);

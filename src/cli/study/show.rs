@@ -2,13 +2,14 @@
 
 use std::fmt::Write;
 
+use super::costs::{PriceArgs, costs_of};
 use super::studies::study_json;
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::terminal::output::{terminal_width, write_result};
 use crate::report::{
-    Align, Counts, TextTable, duration, loss_rows_text, metric_heading, metric_value, minute, param_value, printable,
-    target_note, trial_detail_json, trial_detail_text,
+    Align, Counts, StudyCosts, TextTable, duration, loss_rows_text, metric_heading, metric_value, minute, param_value,
+    printable, target_note, trial_detail_json, trial_detail_text,
 };
 use crate::store::{EndingRecord, StudyOverview, Variants};
 use peft_tune_core::objective::{Bound, Direction, TARGET_SHORTFALL, measured_of};
@@ -32,6 +33,8 @@ pub(in crate::cli) struct Args {
     /// Write JSON with raw numbers
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    price: PriceArgs,
     #[command(flatten)]
     database: DatabaseArgs,
 }
@@ -69,12 +72,13 @@ fn with_trial(mut args: Args) -> Result<Args, CliError> {
 }
 
 fn show_study(args: &Args) -> Result<String, CliError> {
-    let (study, trials, variants, ending) = args.database.read(async |store| {
+    let (study, trials, variants, ending, costs) = args.database.read(async |store| {
         let study = store.studies().find(args.study.as_deref()).await?;
         let trials = store.history().confirmed_trials(study.id).await?.0;
         let ending = store.searches().last_ending(study.id).await?;
         let variants = store.inheritance().variants(study.id).await?;
-        Ok((study, trials, variants, ending))
+        let costs = costs_of(store, &study, &trials, args.price.price).await?;
+        Ok((study, trials, variants, ending, costs))
     })?;
     let volumes = hypervolume_history(&study.problem(None), &trials);
     let first = args.last.map_or(0, |last| trials.len().saturating_sub(last));
@@ -83,10 +87,12 @@ fn show_study(args: &Args) -> Result<String, CliError> {
         shown["trials"] = serde_json::to_value(&trials[first..]).map_err(CliError::failed)?;
         shown["hypervolume"] = serde_json::to_value(&volumes[first..]).map_err(CliError::failed)?;
         shown["variant_of"] = serde_json::to_value(&variants).map_err(CliError::failed)?;
+        shown["costs"] = serde_json::to_value(&costs).map_err(CliError::failed)?;
         shown["ending"] = serde_json::to_value(&ending).map_err(CliError::failed)?;
         return Ok(serde_json::to_string_pretty(&shown).map_err(CliError::failed)? + "\n");
     }
-    let mut text = heading(&study, &Counts::of(&trials).with_variants(&trials, &variants));
+    let counts = Counts::of(&trials).with_variants(&trials, &variants);
+    let mut text = heading(&study, &counts, costs.as_ref());
     text.push_str(&standing(&volumes, ending.as_ref()));
     if !trials.is_empty() {
         text.push('\n');
@@ -110,7 +116,7 @@ fn show_trial(args: &Args, number: TrialNumber) -> Result<String, CliError> {
 }
 
 /// The facts about a study, a line each.
-fn heading(study: &StudyOverview, counts: &Counts) -> String {
+fn heading(study: &StudyOverview, counts: &Counts, costs: Option<&StudyCosts>) -> String {
     let objectives: Vec<String> = study
         .objectives
         .iter()
@@ -143,6 +149,7 @@ fn heading(study: &StudyOverview, counts: &Counts) -> String {
             format!("{} UTC{}", minute(&study.created_at), resumed.unwrap_or_default()),
         ),
         ("trials", format!("{} in {}", counts.to_text(), duration(study.wall_s))),
+        ("cost", costs.map(StudyCosts::search_text).unwrap_or_default()),
     ];
     let mut text = format!("study {}\n", printable(&study.name));
     for (name, value) in lines.iter().filter(|(_, value)| !value.is_empty()) {

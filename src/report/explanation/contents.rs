@@ -1,5 +1,6 @@
 //! Everything that `explain` says of a study, before it is words or JSON.
 
+use crate::report::StudyCosts;
 use crate::report::answers::Answers;
 use crate::store::{EndingRecord, PredictionRecord, StudyOverview, Variants};
 use peft_tune_core::study::{Confirmations, Trial, TrialNumber};
@@ -15,6 +16,8 @@ pub struct Explanation {
     /// Gains of the recommended trial against the baseline, in words.
     pub against_baseline: Option<String>,
     pub predictions: Vec<PredictionRecord>,
+    /// Costs in money, where the price of the devices is known.
+    pub costs: Option<StudyCosts>,
     pub importance: Vec<Importance>,
     /// The most important parameters with their effects on every objective.
     pub effects: Vec<(String, Vec<Effect>)>,

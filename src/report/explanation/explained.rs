@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::contents::Explanation;
 use super::failures::{Failures, failures};
+use crate::report::StudyCosts;
 use crate::report::answers::{Answers, Coverage, LossCertainty, MoreTime, Neighbour};
 use crate::space::Target;
 use crate::store::{EndingRecord, PredictionRecord};
@@ -25,6 +26,9 @@ pub struct Explained<'a> {
     #[schemars(with = "Option<Object>")]
     target: Option<&'a Target>,
     recommendation: Recommendation<'a>,
+    /// Costs in money, where the price of the devices is known.
+    #[schemars(with = "Option<Object>")]
+    costs: Option<&'a StudyCosts>,
     /// Share of each parameter in the variation of each metric.
     #[schemars(with = "Vec<Object>")]
     importance: &'a [Importance],
@@ -87,6 +91,7 @@ impl<'a> Explained<'a> {
             variants: _,
             against_baseline: _,
             predictions: _,
+            costs,
             importance,
             // A choice among the answers' effects, for people.
             effects: _,
@@ -107,6 +112,7 @@ impl<'a> Explained<'a> {
             study: &study.name,
             target: study.target.as_ref(),
             recommendation: Recommendation::new(explanation),
+            costs: costs.as_ref(),
             importance,
             neighbours,
             effects: worth,

@@ -11,7 +11,7 @@ use crate::report::{
     target_text,
 };
 use peft_tune_core::objective::Objective;
-use peft_tune_core::study::{ParamValue, Trial};
+use peft_tune_core::study::{ParamValue, Trial, TrialNumber};
 use peft_tune_search::{Effect, EffectPoint, Importance, Proposal};
 
 /// Shares below this are not named.
@@ -20,6 +20,15 @@ const LEAST_NAMED: f64 = 0.01;
 const MOST_NAMED: usize = 5;
 /// Rows of a table of places.
 const MOST_PLACES: usize = 9;
+
+/// What the recommended trial's full training costs, and what the search did.
+fn cost_lines(one: &Explanation, number: TrialNumber) -> Vec<String> {
+    let Some(costs) = &one.costs else { return Vec::new() };
+    let training = costs.training_text(number);
+    let training = training.map(|text| format!("  full training: {}", printable(&text)));
+    let search = format!("  the search cost {}", printable(&costs.search_text()));
+    training.into_iter().chain([search]).collect()
+}
 
 /// The whole explanation as text.
 pub fn explanation_text(one: &Explanation, width: Option<usize>) -> String {
@@ -105,6 +114,7 @@ fn recommendation(one: &Explanation) -> String {
     }
     lines.extend(confirmation_text(one.confirmed.get(number)).map(|text| format!("  {}", printable(&text))));
     lines.extend(one.against_baseline.iter().map(|text| format!("  {}", printable(text))));
+    lines.extend(cost_lines(one, *number));
     section("Recommendation", lines)
 }
 

@@ -14,7 +14,7 @@ use super::view::{
 };
 use crate::report::answers::{Answer, answers_text};
 use crate::report::charts::answer_picture;
-use crate::report::{Counts, loss_rows_text, metric_heading, metric_value, target_note};
+use crate::report::{Counts, StudyCosts, loss_rows_text, metric_heading, metric_value, target_note};
 use crate::store::InheritedValue;
 use peft_tune_core::objective::{Bound, Constraint, Direction};
 use peft_tune_core::study::{Metrics, ParamValue, Trial, TrialNumber, TrialState};
@@ -80,6 +80,7 @@ fn head(input: &PageInput) -> StudyHead {
         began: input.began.clone(),
         resumed: input.resumed.clone(),
         wall_s: rounded(input.wall_s),
+        cost: input.costs.as_ref().map(StudyCosts::search_text),
         version: env!("CARGO_PKG_VERSION"),
     }
 }
@@ -163,11 +164,18 @@ fn trials(input: &PageInput, names: &BTreeSet<&String>, metrics: &[String]) -> V
             front: front.contains(&trial.number),
             feasible: matches!(trial.state, TrialState::Complete { .. }) && input.constraints.iter().all(holds),
             wall_s: input.trial_wall_s.get(&trial.number).copied().map_or(0.0, rounded),
+            full_training_usd: full_training_usd(input, trial.number),
             inherited: inherited.remove(&trial.number.0).unwrap_or_default(),
         }
     };
     let mut view = view;
     input.trials.iter().map(&mut view).collect()
+}
+
+/// US dollars of a trial's full training.
+fn full_training_usd(input: &PageInput, number: TrialNumber) -> Option<f64> {
+    let costs = input.costs.as_ref()?;
+    costs.full_trainings.get(&number).map(|cost| rounded(cost.usd))
 }
 
 /// The 95% intervals of what was measured more than once.
@@ -251,6 +259,7 @@ fn recommendation(input: &PageInput) -> Option<RecommendationView> {
         reason: chosen.reason.clone(),
         against_baseline: input.against_baseline.clone(),
         gains: input.gains.clone(),
+        full_training: input.costs.as_ref().and_then(|costs| costs.training_text(chosen.trial)),
         settings: trial.params.clone(),
         recipe: input.recipe.clone(),
         commands: input.commands.clone(),

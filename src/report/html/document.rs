@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::assets::{ICON, PAGE_SCRIPTS, STYLE};
 use super::embed::{csp_hash, data_address, json_for_script};
 use super::view::{AnswerView, AxisView, ObjectiveView, RecommendationView, StudyHead, StudyView, TrialView};
-use crate::report::{duration, metric_value, param_value};
+use crate::report::{dollars, duration, metric_value, param_value};
 use peft_tune_core::objective::measured_of;
 
 const TEMPLATE: &str = include_str!("assets/page.html");
@@ -44,6 +44,8 @@ struct ShownStudy<'a> {
     settings: Vec<(String, String)>,
     commands: Vec<ShownCommand<'a>>,
     front: Vec<FrontRow>,
+    /// Whether a row of the front says what the full training costs.
+    has_costs: bool,
     /// Other studies: name, and name as a query has it.
     others: Vec<(String, String)>,
 }
@@ -67,6 +69,8 @@ struct FrontRow {
     number: u64,
     recommended: bool,
     metrics: Vec<String>,
+    /// What the full training costs.
+    full_training: String,
     params: Vec<String>,
 }
 
@@ -107,6 +111,10 @@ fn render(view: &StudyView, page: Page, studies: &[String]) -> Result<String, Do
         settings: settings(view),
         commands: commands(view),
         front: front_rows(view),
+        has_costs: view
+            .trials
+            .iter()
+            .any(|trial| trial.front && trial.full_training_usd.is_some()),
         others: studies
             .iter()
             .filter(|name| **name != view.study.name)
@@ -167,6 +175,7 @@ fn front_rows(view: &StudyView) -> Vec<FrontRow> {
                 })
             })
             .collect(),
+        full_training: trial.full_training_usd.map_or_else(dash, dollars),
         params: trial
             .params
             .iter()

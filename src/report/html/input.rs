@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::report::answers::Answers;
-use crate::report::{Gain, Recommendation};
+use crate::report::{Gain, Recommendation, StudyCosts};
 use crate::space::Target;
 use crate::store::InheritedValue;
 use peft_tune_core::objective::{Constraint, Objective};
@@ -50,6 +50,8 @@ pub struct PageInput {
     pub baseline: Option<TrialNumber>,
     /// What repeats say, by trial and metric.
     pub confirmed: Confirmations,
+    /// Costs in money, where the price of the devices is known.
+    pub costs: Option<StudyCosts>,
     /// Complete recipe of the recommended trial, as YAML.
     pub recipe: Option<String>,
     /// What people ask of the search; `None` where nobody asked.

@@ -66,6 +66,9 @@ pub struct StudyHead {
     pub resumed: Option<String>,
     /// Wall-clock seconds of all trials together.
     pub wall_s: f64,
+    /// What the search cost in money, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<String>,
     /// Version of the program that made the page.
     pub version: &'static str,
 }
@@ -110,6 +113,9 @@ pub struct TrialView {
     /// Whether the trial is complete and keeps every bound.
     pub feasible: bool,
     pub wall_s: f64,
+    /// US dollars of the full training of its setting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub full_training_usd: Option<f64>,
     /// Parts that the trial inherited from others, each with its source.
     pub inherited: Vec<(String, u64)>,
 }
@@ -179,6 +185,9 @@ pub struct RecommendationView {
     pub against_baseline: Option<String>,
     /// Gains against the baseline, by objective.
     pub gains: Vec<Gain>,
+    /// What its full training costs in money, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub full_training: Option<String>,
     /// Params of the trial.
     pub settings: Params,
     /// Complete recipe, as YAML.

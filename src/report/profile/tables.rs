@@ -73,6 +73,7 @@ fn heading(profile: &Profile, reference: Option<&Reference>) -> String {
                 .joules_per_token()
                 .map(|joules| format!("{joules:.4} J a token")),
         ),
+        ("memory", memory_line(profile)),
         ("machine", device_line(profile)),
     ];
     let mut text = String::new();
@@ -206,6 +207,16 @@ fn reference_line(reference: &Reference) -> String {
         line.push_str(": beyond this device's peak, so it was measured on a faster one");
     }
     line
+}
+
+/// The peak, and what is in use on average in the step that has it.
+fn memory_line(profile: &Profile) -> Option<String> {
+    let (peak, mean) = (profile.memory.peak_bytes as f64, profile.memory.mean_bytes? as f64);
+    Some(format!(
+        "{} at the peak, {} on average in that step",
+        bytes(peak),
+        bytes(mean)
+    ))
 }
 
 /// Medians of the device's samples.

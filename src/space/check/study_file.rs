@@ -14,6 +14,7 @@ use crate::space::recipe_for::apply;
 use crate::space::study::{Backend, Budget, Source, Study};
 use crate::space::yaml::Document;
 use peft_tune_core::hexadecimal;
+use peft_tune_core::predict::DevicePrice;
 use peft_tune_core::recipe::settings::settings;
 use peft_tune_core::recipe::{DataSettings, Recipe, TrainerKind};
 use peft_tune_core::space::Distribution;
@@ -22,6 +23,8 @@ use peft_tune_search::SamplerChoice;
 
 /// Trials of a study that gives neither a number nor a time.
 const DEFAULT_TRIALS: u64 = 40;
+/// Source of a price that the file gives, in words.
+const PRICE_SOURCE: &str = "the study file";
 
 impl StudyFile {
     /// Reads a study file and checks it.
@@ -130,6 +133,7 @@ fn study_of(document: Document, options: ReadOptions, asked: Option<Backend>) ->
         constraints,
         plan,
         budget: context.budget(&file.budget)?,
+        price: file.price.map(|price| DevicePrice::given(price, PRICE_SOURCE)),
         pruner,
         stop,
         confirm,

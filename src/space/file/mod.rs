@@ -21,4 +21,4 @@ pub use study_file::{
 pub use track::TrackEntry;
 pub use warm_start::WarmStartEntry;
 
-pub use peft_tune_core::quantity::{Bytes, Count, QuantityError, Seconds};
+pub use peft_tune_core::quantity::{Bytes, Count, Dollars, HourlyPrice, QuantityError, Seconds};

@@ -12,8 +12,8 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 
 use super::name_or_map::name_or_map;
 use super::{
-    Bytes, ConfirmEntry, Count, Entries, FileValue, ParameterEntry, PrunerEntry, ScoreEntry, Seconds, StopEntry,
-    TrackEntry, WarmStartEntry,
+    Bytes, ConfirmEntry, Count, Entries, FileValue, HourlyPrice, ParameterEntry, PrunerEntry, ScoreEntry, Seconds,
+    StopEntry, TrackEntry, WarmStartEntry,
 };
 use crate::space::loader::Loader;
 use crate::space::recipe_metrics::RECIPE_METRICS;
@@ -64,6 +64,9 @@ pub struct StudyFile {
     /// Budget at which the study ends.
     #[serde(default)]
     pub budget: BudgetEntry,
+    /// Price of an hour of one device that the trials run on, in US dollars (`2.49/h`): what the search and full trainings cost
+    /// is then said. Default: that of a public list, where it has the device.
+    pub price: Option<HourlyPrice>,
     /// Stops trials that cannot enter the front; default `dominance` where the training phase evaluates often enough.
     pub pruner: Option<PrunerEntry>,
     /// Ends the study before its budget when further trials bring next to nothing; default `none`.

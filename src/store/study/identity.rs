@@ -1,12 +1,20 @@
-//! Identity of a study: its definition, but for where files lie and how far ranges may be widened.
+//! Identity of a study: its definition, but for where files lie, how far ranges may be widened and what devices cost.
 
 use sha2::{Digest, Sha256};
 
+use super::overview::PRICE;
 use peft_tune_core::hexadecimal;
 
-/// The part of a definition that makes two studies the same: all but how far ranges may be widened, which changes no trial.
+/// The part of a definition that makes two studies the same: all but how far ranges may be widened and what devices cost, which change
+/// no trial.
 pub(super) fn identity_of(definition: &serde_json::Value) -> serde_json::Value {
     let mut identity = definition.clone();
+    if let Some(settings) = identity
+        .pointer_mut("/settings")
+        .and_then(|settings| settings.as_object_mut())
+    {
+        settings.remove(PRICE);
+    }
     let parameters = identity.pointer_mut("/settings/space/parameters");
     let parameters = parameters.and_then(serde_json::Value::as_array_mut);
     for parameter in parameters.into_iter().flatten().filter_map(|one| one.as_object_mut()) {
@@ -129,6 +137,16 @@ mod tests {
             json_hash(&json!({"b": [{"d": 3, "c": 2}], "a": 1}))
         );
         assert_ne!(json_hash(&json!([1, 2])), json_hash(&json!([2, 1])));
+    }
+
+    #[test]
+    fn a_price_makes_no_other_study() {
+        let of = |settings: serde_json::Value| identity_of(&json!({"settings": settings}));
+        assert_eq!(
+            of(json!({"base": 1, "price": {"usd_per_h": 2.0}})),
+            of(json!({"base": 1}))
+        );
+        assert_ne!(of(json!({"base": 1})), of(json!({"base": 2})));
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub(super) mod warm_starts;
 pub(super) mod widenings;
 
 pub use inputs::{DEVICE, InputRecord, TARGET_DEVICE, TARGET_STACK};
-pub use overview::{FINDS_LENGTH, StudyOverview};
+pub use overview::{FINDS_LENGTH, PRICE, StudyOverview};
 pub use requests::{RequestId, RequestOutcome, StoredRequest};
 pub use searches::{EndingRecord, SearchBudget, SearchStage, Spending};
 pub use spent_times::SpentTime;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use crate::space::{BackendKind, Target, problem_of};
 use crate::store::StudyId;
 use peft_tune_core::objective::{Constraint, Objective};
+use peft_tune_core::predict::WorkerPrice;
 use peft_tune_core::recipe::TrainedRows;
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Trial, TrialNumber};
@@ -36,6 +37,8 @@ pub struct StudyOverview {
     pub constraints: Vec<Constraint>,
     /// The stack that the settings are for, where that is another one than the native engine.
     pub target: Option<Target>,
+    /// Price of the workers of its last search, where it was known.
+    pub price: Option<WorkerPrice>,
     /// Trials by the name of their state.
     pub states: BTreeMap<String, u64>,
     /// Trials that took their loss over from another.
@@ -67,6 +70,10 @@ impl StudyOverview {
         front.iter().map(|one| one.trial.number).collect()
     }
 }
+
+/// Key of a study's definition with what its workers cost an hour ([`WorkerPrice`]), which is no part of the study's identity; absent
+/// where that is not known.
+pub const PRICE: &str = "price";
 
 /// Key of a study's definition that says whether the search finds how long the exported recipe trains; absent where it
 /// does not.

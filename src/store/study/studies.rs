@@ -8,7 +8,7 @@ use super::definitions;
 use crate::space::BackendKind;
 use crate::store::file::lock::{LockAttempt, StudyLock, has_no_locks, is_held, lock_path};
 use crate::store::row::to_u64;
-use crate::store::{FINDS_LENGTH, Store, StoreError, StudyId, StudyOverview, StudyRecord};
+use crate::store::{FINDS_LENGTH, PRICE, Store, StoreError, StudyId, StudyOverview, StudyRecord};
 use peft_tune_core::recipe::TrainedRows;
 use peft_tune_core::study::TrialNumber;
 
@@ -52,6 +52,7 @@ struct StudyRow {
     model: Option<String>,
     backend: String,
     finds_length: bool,
+    price: Option<String>,
     rows: Option<i64>,
     tokens: Option<i64>,
     learnt: Option<String>,
@@ -161,6 +162,7 @@ impl Studies<'_> {
                          when definition ->> '$.settings.backend.unsloth' is not null then 'unsloth'
                          else 'native' end as backend,
                     definition ->> ('$.settings.' || ?) is not null as finds_length,
+                    definition -> ('$.settings.' || ?) as price,
                     rows, tokens, summary as learnt, created_at, resumed_at,
                     (select total(wall_s) from trial where study_id = study.id) as wall_s
              from study left join model on model.id = study.model_id
@@ -169,6 +171,7 @@ impl Studies<'_> {
              order by coalesce(resumed_at, created_at), study.id",
         )
         .bind(FINDS_LENGTH)
+        .bind(PRICE)
         .fetch_all(&self.store.pool)
         .await
         .map_err(|error| self.store.error(error))?;
@@ -226,6 +229,8 @@ impl Studies<'_> {
             model: row.model,
             backend: BackendKind::from_name(&row.backend).unwrap_or(BackendKind::Native),
             finds_length: row.finds_length,
+            // A price of another form, as a file from someone else may have it, is none.
+            price: row.price.and_then(|price| serde_json::from_str(&price).ok()),
             trained: row.rows.zip(row.tokens).map(|(rows, tokens)| TrainedRows {
                 rows: to_u64(rows),
                 tokens: to_u64(tokens),

@@ -1,6 +1,6 @@
 //! Trials of a study, read back as samplers, reports and exports know them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::state::StateColumns;
 use super::trial_id::TrialId;
@@ -171,6 +171,24 @@ impl History<'_> {
             });
         }
         Ok(runs)
+    }
+
+    /// Recipes of the trials of a study that have one, by number.
+    pub async fn recipes(self, study: StudyId) -> Result<BTreeMap<TrialNumber, serde_json::Value>, StoreError> {
+        let rows: Vec<(i64, String)> =
+            sqlx::query_as("select number, recipe from trial where study_id = ? and recipe is not null")
+                .bind(study.0)
+                .fetch_all(&self.store.pool)
+                .await
+                .map_err(|error| self.store.error(error))?;
+        let mut recipes = BTreeMap::new();
+        for (number, recipe) in rows {
+            let number = TrialNumber(to_u64(number));
+            if let Some(recipe) = self.read_recipe(Some(&recipe), number)? {
+                recipes.insert(number, recipe);
+            }
+        }
+        Ok(recipes)
     }
 
     /// Times of the trials of a study, by number.

@@ -2,7 +2,7 @@
 
 use super::trainings::by_training;
 use crate::space::{Study, recipe_for};
-use peft_tune_core::recipe::{EpochSteps, Recipe, TrainedRows, TrainingLength};
+use peft_tune_core::recipe::{TrainedRows, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{Params, Trial};
 
@@ -62,8 +62,9 @@ impl Lengths {
     ) -> Option<Self> {
         let train = study.plan.train.as_ref()?;
         let one = &recipe_for(study, params).ok()?;
-        let short = tokens_of(train.length, one, trained);
-        let full = match (tokens_of(one.training.length, one, trained), study.finds_length) {
+        let tokens_of = |length: TrainingLength| length.tokens(&one.batch, trained);
+        let short = tokens_of(train.length);
+        let full = match (tokens_of(one.training.length), study.finds_length) {
             (stand_in, true) => stand_in.max(LEAST_TIMES.saturating_mul(short)),
             (full, false) => full,
         };
@@ -145,42 +146,9 @@ impl Lengths {
     }
 }
 
-/// Tokens of a training of this length.
-fn tokens_of(length: TrainingLength, recipe: &Recipe, trained: TrainedRows) -> u64 {
-    let of_epoch = EpochSteps::new(trained.rows, &recipe.batch);
-    let steps = match length {
-        TrainingLength::Tokens(tokens) => return tokens,
-        TrainingLength::Epochs(epochs) => of_epoch.of_epochs(epochs),
-        TrainingLength::Steps(steps) => steps,
-    };
-    (of_epoch.epochs_of(steps) * trained.tokens as f64) as u64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lengths_are_compared_in_the_tokens_of_their_steps() {
-        let mut recipe = Recipe::new("m", peft_tune_core::recipe::DataSettings::default());
-        (recipe.batch.micro_batch, recipe.batch.gradient_accumulation) = (4, 1);
-        // Ten rows of 100 tokens are steps of 4, 4 and 2 rows.
-        let trained = TrainedRows { rows: 10, tokens: 1000 };
-        let of = |length| tokens_of(length, &recipe, trained);
-        let counts = [
-            TrainingLength::Steps(2),
-            TrainingLength::Steps(6),
-            TrainingLength::Epochs(2.0),
-        ]
-        .map(of);
-        assert_eq!(counts, [800, 2000, 2000]);
-        assert_eq!(
-            (of(TrainingLength::Epochs(0.3)), of(TrainingLength::Tokens(7))),
-            (400, 7)
-        );
-        recipe.batch.micro_batch = 64;
-        assert_eq!(tokens_of(TrainingLength::Steps(3), &recipe, trained), 3000);
-    }
 
     #[test]
     fn tokens_go_into_length_first_and_into_breadth_where_there_are_more() {

@@ -39,6 +39,7 @@ trial:
   timeout: 10m
 training: {length: {epochs: 3}}
 budget: {trials: 40, time: 1h30m}
+price: $2.49/h
 seed: 7
 sampler: {kind: nsga2, options: {population: 20}}
 ";

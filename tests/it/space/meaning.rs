@@ -64,6 +64,8 @@ fn every_key_of_a_study_file_has_its_meaning() {
     assert_eq!(study.memory_limit_bytes, Some(2 << 30));
     assert_eq!(study.trial_timeout_s, Some(600.0));
     assert_eq!((study.budget.trials, study.budget.time_s), (Some(40), Some(5400.0)));
+    let price = study.price.as_ref().unwrap();
+    assert_eq!((price.usd_per_h, price.source.as_str()), (2.49, "the study file"));
     assert_eq!(study.sampler.kind, SamplerKind::Nsga2);
     assert_eq!(study.sampler.options["population"], ParamValue::Int(20));
     assert_eq!(study.backend, Backend::Native);

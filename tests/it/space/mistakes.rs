@@ -48,6 +48,8 @@ fn values_of_the_wrong_type_are_named() {
     insta::assert_snapshot!(top("budget: {trials: many}"), @"space.yaml:3:18: key `budget.trials`: found `many`; write a whole number, 0 or more");
     insta::assert_snapshot!(top("budget: {trials: -4}"), @"space.yaml:3:18: key `budget.trials`: found the number -4; write a whole number, 0 or more");
     insta::assert_snapshot!(top("budget: 40"), @"space.yaml:3:9: key `budget`: found the number 40; write keys and values");
+    insta::assert_snapshot!(top("price: dear"), @"space.yaml:3:8: key `price`: found `dear`; write a price of an hour above 0 in US dollars, such as 2.49/h or $0.80/h");
+    insta::assert_snapshot!(top("price: 0"), @"space.yaml:3:8: key `price`: found the number 0; write a price of an hour above 0 in US dollars, such as 2.49/h or $0.80/h");
     insta::assert_snapshot!(top("seed: 1.5"), @"space.yaml:3:7: key `seed`: found the number 1.5; write a whole number, 0 or more");
     insta::assert_snapshot!(top("objectives: throughput"), @"space.yaml:3:13: key `objectives`: found `throughput`; write a list");
     insta::assert_snapshot!(top("trial: {profile_steps: 0}"), @"space.yaml:3:24: key `trial.profile_steps`: found the number 0; write a whole number, 1 or more, such as 60000, 60k or 1.5M");

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{BatchSettings, EpochSteps, TrainedRows};
 use crate::quantity::{self, Count};
 
 /// How long to train, and how often to look. A study's length may be one that the search is to find ([`StudyLength`]).
@@ -93,6 +94,19 @@ pub enum TrainingLength {
     Epochs(f64),
 }
 
+impl TrainingLength {
+    /// Tokens of a training of this length on these rows, in batches of `batch`.
+    pub fn tokens(self, batch: &BatchSettings, trained: TrainedRows) -> u64 {
+        let of_epoch = EpochSteps::new(trained.rows, batch);
+        let steps = match self {
+            Self::Tokens(tokens) => return tokens,
+            Self::Epochs(epochs) => of_epoch.of_epochs(epochs),
+            Self::Steps(steps) => steps,
+        };
+        (of_epoch.epochs_of(steps) * trained.tokens as f64) as u64
+    }
+}
+
 /// Length of the training that a study is for: the search may be left to find it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -121,5 +135,32 @@ impl From<TrainingLength> for StudyLength {
             TrainingLength::Tokens(tokens) => Self::Tokens(tokens),
             TrainingLength::Epochs(epochs) => Self::Epochs(epochs),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_compared_in_the_tokens_of_their_steps() {
+        let mut batch = BatchSettings {
+            micro_batch: 4,
+            gradient_accumulation: 1,
+            ..BatchSettings::default()
+        };
+        // Ten rows of 100 tokens are steps of 4, 4 and 2 rows.
+        let trained = TrainedRows { rows: 10, tokens: 1000 };
+        let counts = [
+            TrainingLength::Steps(2),
+            TrainingLength::Steps(6),
+            TrainingLength::Epochs(2.0),
+            TrainingLength::Epochs(0.3),
+            TrainingLength::Tokens(7),
+        ]
+        .map(|length| length.tokens(&batch, trained));
+        assert_eq!(counts, [800, 2000, 2000, 400, 7]);
+        batch.micro_batch = 64;
+        assert_eq!(TrainingLength::Steps(3).tokens(&batch, trained), 3000);
     }
 }

@@ -244,6 +244,9 @@ fn rate(amount: f64, seconds: f64) -> f64 {
 pub struct MemoryFacts {
     /// Highest bytes in use in a step, the process's own (`program`) left out.
     pub peak_bytes: u64,
+    /// Mean bytes in use over the step with that peak, the process's own left out; `None` where single moments are not known.
+    #[serde(default)]
+    pub mean_bytes: Option<u64>,
     /// Spans that ran at the peak, from the outside in.
     pub peak_at: Vec<String>,
     /// Parts of the peak; they sum up to it.

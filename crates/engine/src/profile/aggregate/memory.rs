@@ -21,6 +21,8 @@ pub(crate) struct Held {
 #[derive(Debug, Default)]
 pub(crate) struct MemoryWatch {
     peak_bytes: u64,
+    /// Mean of the step with the peak.
+    mean_bytes: Option<u64>,
     kept_bytes: u64,
     at: Vec<String>,
     timeline: Vec<MemoryPoint>,
@@ -42,7 +44,9 @@ impl MemoryWatch {
         self.peak_bytes = peak;
         self.kept_bytes = highest.memory.peak_kept_bytes;
         self.at = around(tree, index);
-        self.timeline = thinned(course(tree));
+        let course = course(tree);
+        self.mean_bytes = mean_in_use(&course).map(|mean| mean.saturating_sub(recorded));
+        self.timeline = thinned(course);
         for point in &mut self.timeline {
             point.in_use_bytes = point.in_use_bytes.saturating_sub(recorded);
         }
@@ -70,6 +74,7 @@ impl MemoryWatch {
         };
         MemoryFacts {
             peak_bytes: peak,
+            mean_bytes: self.mean_bytes.map(|mean| mean.saturating_sub(held.program)),
             peak_at: self.at.clone(),
             parts: known.into_iter().chain([rest]).map(part).collect(),
             program_bytes: held.program,
@@ -106,6 +111,17 @@ pub(crate) fn course(tree: &SpanTree) -> Vec<MemoryPoint> {
         kept_bytes,
     };
     points.into_iter().map(point).collect()
+}
+
+/// Mean bytes in use over a course: each stretch counts by its length, with the mean of its ends.
+fn mean_in_use(course: &[MemoryPoint]) -> Option<u64> {
+    let whole_s = course.last()?.at_s - course.first()?.at_s;
+    let stretches = course.windows(2).map(|ends| {
+        let bytes = ends[0].in_use_bytes.midpoint(ends[1].in_use_bytes);
+        bytes as f64 * (ends[1].at_s - ends[0].at_s)
+    });
+    let sum: f64 = stretches.sum();
+    (whole_s > 0.0).then(|| (sum / whole_s) as u64)
 }
 
 /// Thins to at most [`MOST_POINTS`] points: of each stretch the highest stays, so that no peak is lost.
@@ -150,6 +166,22 @@ mod tests {
         assert_eq!(facts.peak_at, ["step", "forward", "loss_head"]);
         assert_eq!(facts.parts.iter().map(|part| part.bytes).sum::<u64>(), 900);
         assert_eq!(facts.parts.last().unwrap().bytes, 900 - 480 - 30);
+    }
+
+    #[test]
+    fn the_mean_counts_each_moment_by_how_long_it_lasts() {
+        let point = |at_s: f64, in_use_bytes: u64| MemoryPoint {
+            at_s,
+            in_use_bytes,
+            kept_bytes: 0,
+        };
+        let course = [point(0.0, 100), point(8.0, 100), point(9.0, 500), point(10.0, 100)];
+        assert_eq!(mean_in_use(&course), Some(140));
+        assert_eq!(mean_in_use(&course[..1]), None);
+        let mut watch = MemoryWatch::default();
+        watch.push(&step(500), |_| 0);
+        let facts = watch.facts(Held::default());
+        assert!(facts.mean_bytes.unwrap() < facts.peak_bytes, "{facts:?}");
     }
 
     #[test]

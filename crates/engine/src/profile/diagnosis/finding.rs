@@ -53,6 +53,8 @@ pub enum Rule {
     EagerAttention,
     /// PyTorch's update of few parameters takes a large part of the step.
     SlowUpdates,
+    /// A GPU has nothing to do for much of the time.
+    LowUtilisation,
     /// The device lowered its clock.
     Throttled,
     /// Processes of others keep the device busy.

@@ -279,6 +279,32 @@ fn the_power_limit_is_told_from_heat() {
 }
 
 #[test]
+fn a_gpu_that_is_busy_for_less_than_seventy_percent_is_called_so() {
+    let sample = |busy: f64, process_cores: Option<f64>| {
+        move |_: usize| DeviceSample {
+            utilisation: Some(busy),
+            process_cores,
+            ..DeviceSample::default()
+        }
+    };
+    let mut case = case(&kernels(99_000, 100_000));
+    case.samples(sample(0.37, None));
+    let finding = case.finds(Rule::LowUtilisation);
+    assert!(
+        finding.evidence.starts_with("the GPU is busy for 37% of the time"),
+        "{finding:?}"
+    );
+    assert_eq!((finding.rule.name(), finding.gain), ("low_utilisation", None));
+    case.samples(sample(0.71, None));
+    case.misses(Rule::LowUtilisation);
+    // A processor, of whose cores a training has a few.
+    case.samples(sample(0.37, Some(2.0)));
+    case.misses(Rule::LowUtilisation);
+    case.profile.samples.clear();
+    case.misses(Rule::LowUtilisation);
+}
+
+#[test]
 fn neighbours_on_a_gpu_compute_or_hold_its_memory() {
     let gib = 1u64 << 30;
     let sample = |busy: f64, others: u64| {

@@ -1,10 +1,12 @@
-//! Rules on the machine: clocks that fall, and others who use it.
+//! Rules on the machine: a GPU that idles, clocks that fall, and others who use it.
 
 use super::evidence::{mebibytes, percent};
 use super::{Change, Evidence, Finding, Gain, Rule};
 use crate::profile::sample::HeldBy;
 use crate::profile::{DeviceSample, Profile, median};
 
+/// Part of the time in which a GPU is to be busy.
+const LEAST_BUSY: f64 = 0.7;
 /// Part of its first clock below which a device is held down.
 const LEAST_CLOCK: f64 = 0.9;
 /// Part of the samples in which the device must say so itself.
@@ -17,6 +19,34 @@ const MOST_HELD: f64 = 0.05;
 const FEWEST_SAMPLES: usize = 8;
 /// Part of a step below which quick steps are chance.
 const LEAST_GAIN: f64 = 0.01;
+
+/// Finds a GPU that its driver calls idle for much of the time. What it waits for is for other rules to say, and with it the gain.
+pub(super) fn low_utilisation(evidence: &Evidence<'_>) -> Option<Finding> {
+    // A processor tells the part of all its cores, of which a training may be given a few.
+    let of_gpu = evidence
+        .profile
+        .samples
+        .iter()
+        .filter(|sample| sample.process_cores.is_none());
+    let busy: Vec<f64> = of_gpu.filter_map(|sample| sample.utilisation).collect();
+    if busy.len() < FEWEST_SAMPLES {
+        return None;
+    }
+    let busy = median(busy).filter(|busy| *busy < LEAST_BUSY)?;
+    Some(Finding {
+        rule: Rule::LowUtilisation,
+        evidence: format!(
+            "the GPU is busy for {} of the time, by its driver, and is paid for all of it",
+            percent(busy)
+        ),
+        change: Change::Advice(
+            "give it more to do at once (a larger micro_batch, `packing: true`), after what other findings say that it waits for"
+                .to_owned(),
+        ),
+        gain: None,
+        verified: None,
+    })
+}
 
 pub(super) fn throttled(evidence: &Evidence<'_>) -> Option<Finding> {
     let samples = &evidence.profile.samples;

@@ -30,7 +30,7 @@ pub use tuning::{Altering, Outcome, Ratio, Tried, Tuning, TuningBench, is_promis
 pub use verify::{Rerun, verify};
 
 /// All rules: a rule finds at most one thing.
-const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 22] = [
+const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 23] = [
     batching::data_bound,
     batching::short_rows,
     batching::small_micro_batch,
@@ -51,6 +51,7 @@ const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 22] = [
     schedule::logs_too_often,
     torch::eager_attention,
     torch::slow_updates,
+    machine::low_utilisation,
     machine::throttled,
     machine::noisy_neighbour,
 ];
