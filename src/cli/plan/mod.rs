@@ -15,3 +15,4 @@ mod text;
 
 pub(super) use args::Args;
 pub(super) use command::run;
+pub(super) use stack::{Expectation, device_of, expectation};
