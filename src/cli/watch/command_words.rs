@@ -1,4 +1,4 @@
-//! Where the words of a command have the settings of its training.
+//! Words of a command, and the place of its training's settings that they tell.
 
 use std::path::{Path, PathBuf};
 

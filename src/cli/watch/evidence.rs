@@ -1,4 +1,4 @@
-//! All that was measured of a run, as the rules of its causes read it.
+//! Measurements of a run, as the rules of its causes read them.
 
 use std::collections::BTreeMap;
 
@@ -142,7 +142,7 @@ pub(super) mod made {
         }
     }
 
-    /// The same evidence with other samples.
+    /// Evidence with its samples changed.
     pub(in crate::cli::watch) fn changed(evidence: Evidence, change: impl FnMut(&mut Sample)) -> Evidence {
         let Evidence { mut samples, steps, .. } = evidence;
         samples.iter_mut().for_each(change);

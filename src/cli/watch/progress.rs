@@ -126,7 +126,7 @@ impl Progress {
         let first = |names: &[&str]| names.iter().find_map(|name| fields.get(*name).copied());
         if let Some(runtime) = fields.get("eval_runtime") {
             let began = self.evaluating.take().map_or(at_s - runtime, |(since, _)| since);
-            self.evaluations.push((began.max(0.0), at_s));
+            self.evaluated(began.max(0.0), at_s);
             self.phase = Phase::Steps;
         }
         let is_step = fields.contains_key("loss");
@@ -164,13 +164,21 @@ impl Progress {
         self.phase = Phase::Evaluation;
     }
 
+    /// Adds an evaluation; one that overlaps with the last is the same, told in another way.
+    fn evaluated(&mut self, from_s: f64, to_s: f64) {
+        match self.evaluations.last_mut() {
+            Some(last) if last.1 >= from_s => *last = (last.0.min(from_s), last.1.max(to_s)),
+            _ => self.evaluations.push((from_s, to_s)),
+        }
+    }
+
     fn mark(&mut self, step: u64, at_s: f64) {
         let last = self.marks.last().map(|mark| mark.step);
         if last.is_some_and(|last| step < last + self.stride.max(1)) {
             return;
         }
-        if let Some(evaluation) = self.evaluating.take() {
-            self.evaluations.push(evaluation);
+        if let Some((since, seen)) = self.evaluating.take() {
+            self.evaluated(since, seen);
         }
         self.phase = Phase::Steps;
         self.marks.push(Mark { at_s, step });
