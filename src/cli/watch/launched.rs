@@ -1,6 +1,6 @@
 //! The command as it runs: its process, its streams, and its end.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -181,7 +181,7 @@ impl Streams {
     }
 }
 
-fn not_started(program: &OsString, error: &io::Error) -> CliError {
+fn not_started(program: &OsStr, error: &io::Error) -> CliError {
     let code = match error.kind() {
         io::ErrorKind::NotFound => NOT_FOUND,
         _ => CANNOT_RUN,

@@ -93,7 +93,7 @@ pub(super) fn cpu_limit(evidence: &Evidence) -> Option<Cause> {
 /// A clock that is held down.
 pub(super) fn throttled(evidence: &Evidence) -> Option<Cause> {
     let gpus = own_gpus(evidence);
-    let slower = lost_on_gpu(&gpus.iter().map(|gpu| without_others(gpu)).collect::<Vec<_>>());
+    let slower = lost_on_gpu(&gpus.iter().map(without_others).collect::<Vec<_>>());
     if slower > NOTICED {
         let by = match gpus.iter().find_map(|gpu| gpu.held_by) {
             Some(HeldBy::Heat) => "heat",

@@ -158,12 +158,14 @@ fn with_lengths(evidence: &Evidence) -> Option<(usize, usize)> {
         }
         rises += 1;
         let is_long = |step: &StepSpan| {
-            let overlaps = step.from_s < pair[1].at_s && step.to_s > pair[0].at_s;
+            if step.from_s >= pair[1].at_s || step.to_s <= pair[0].at_s {
+                return false;
+            }
             let earlier = evidence.steps.iter().filter(|one| one.to_s <= step.from_s);
             let (count, longer) = earlier.fold((0, 0), |(count, longer), one| {
                 (count + 1, longer + usize::from(one.seconds() >= step.seconds()))
             });
-            overlaps && count > 2 && longer * 10 <= count
+            count > 2 && longer * 10 <= count
         };
         with += usize::from(evidence.steps.iter().any(is_long));
     }

@@ -17,6 +17,8 @@ const COMPUTES: f64 = 0.5;
 /// Share of the run from which evaluations, or files that are written, are worth naming.
 const NOTICED: f64 = 0.2;
 const NOTICED_SAVING: f64 = 0.05;
+/// Share of the run that single long steps take before they are worth naming: every system has short pauses.
+const NOTICED_STEPS: f64 = 0.02;
 /// Share by which the last third of the steps is slower.
 const SLOWER: f64 = 0.2;
 /// Bytes a second from which a run writes a checkpoint.
@@ -25,16 +27,16 @@ const SAVES_BYTES_PER_S: f64 = 1e7;
 /// A step that is long since it computes more than others.
 pub(super) fn one_long_row(evidence: &Evidence) -> Option<Cause> {
     let (long, usual) = long_steps(evidence)?;
-    let busy: Vec<StepSpan> = long
-        .into_iter()
-        .filter(|step| computes(evidence, step) == Some(true))
-        .collect();
-    let most = longest(&busy)?;
+    let level = busy(&evidence.step_time())?;
+    let computed = |step: &StepSpan| computes(evidence, step, level) == Some(true);
+    let slow: Vec<StepSpan> = long.into_iter().filter(computed).collect();
+    let most = longest(&slow)?;
+    let share = lost(&slow, usual) / evidence.seconds;
     let cause = Cause::new(
         "one_long_row",
         format!(
             "{} of {} steps took {LONG} times the median of {} or more, up to {} in step {}, and computed all the while",
-            busy.len(),
+            slow.len(),
             evidence.steps.len(),
             duration(usual),
             duration(most.seconds()),
@@ -42,15 +44,18 @@ pub(super) fn one_long_row(evidence: &Evidence) -> Option<Cause> {
         ),
         "cut rows to a length that nearly all have (`max_length`), group rows by length, or pack them",
     );
-    Some(cause.taking(lost(&busy, usual) / evidence.seconds))
+    (share >= NOTICED_STEPS).then(|| cause.taking(share))
 }
 
 /// A step that is long although nothing computes in it.
 pub(super) fn stall(evidence: &Evidence) -> Option<Cause> {
     let (long, usual) = long_steps(evidence)?;
-    let still = |step: &StepSpan| computes(evidence, step) == Some(false) && saved(evidence, step) < SAVES_BYTES_PER_S;
-    let still: Vec<StepSpan> = long.into_iter().filter(still).collect();
+    let level = busy(&evidence.step_time())?;
+    let waits =
+        |step: &StepSpan| computes(evidence, step, level) == Some(false) && saved(evidence, step) < SAVES_BYTES_PER_S;
+    let still: Vec<StepSpan> = long.into_iter().filter(waits).collect();
     let most = longest(&still)?;
+    let share = lost(&still, usual) / evidence.seconds;
     let spans = evidence.within(most.from_s, most.to_s);
     let cause = Cause::new(
         "stall",
@@ -66,7 +71,7 @@ pub(super) fn stall(evidence: &Evidence) -> Option<Cause> {
         ),
         "look for what it waits for then: a shard of the data, a checkpoint, a service that is logged to, another rank",
     );
-    Some(cause.taking(lost(&still, usual) / evidence.seconds))
+    (share >= NOTICED_STEPS).then(|| cause.taking(share))
 }
 
 /// Steps that take longer and longer.
@@ -163,12 +168,14 @@ fn lost(steps: &[StepSpan], usual: f64) -> f64 {
         .sum()
 }
 
-/// Whether a step keeps processors or GPU as busy as others do; `None` where it was not looked at.
-fn computes(evidence: &Evidence, step: &StepSpan) -> Option<bool> {
-    let own = evidence.within(step.from_s, step.to_s);
-    let of = |spans: &[Span]| mean(spans, |span| span.gpu_utilisation.unwrap_or(span.cores));
-    let usual = of(&evidence.step_time())?;
-    Some(of(&own)? >= COMPUTES * usual)
+/// Part of a GPU, or else processors, that were busy; `None` without a look.
+fn busy(spans: &[Span]) -> Option<f64> {
+    mean(spans, |span| span.gpu_utilisation.unwrap_or(span.cores))
+}
+
+/// Whether a step keeps as much busy as is usual; `None` where it was not looked at.
+fn computes(evidence: &Evidence, step: &StepSpan, usual: f64) -> Option<bool> {
+    Some(busy(&evidence.within(step.from_s, step.to_s))? >= COMPUTES * usual)
 }
 
 /// Bytes a second that were written during a step.
