@@ -21,7 +21,7 @@ use crate::cli::study::{compare, dashboard, delete, explain, pareto, report, sho
 use crate::cli::terminal::line_breaks::fitted;
 use crate::cli::terminal::logging;
 use crate::cli::terminal::output::messages_width;
-use crate::cli::{CliError, check, export, init, mcp, no_command, plan, profile, search, train};
+use crate::cli::{CliError, check, export, init, mcp, no_command, plan, profile, search, train, watch};
 use peft_tune_engine::profile::HostMemory;
 
 /// Find the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
@@ -75,6 +75,7 @@ enum Command {
     Profile(profile::Args),
     TuneStep(tune_step::Args),
     Check(check::Args),
+    Watch(watch::Args),
     InferBench(infer_bench::Args),
     Mcp(mcp::Args),
     Doctor(doctor::Args),
@@ -153,6 +154,8 @@ pub fn main() -> ExitCode {
     try_kernels::set_up();
     match answer(Arguments::read()) {
         Ok(()) => ExitCode::SUCCESS,
+        // The command said itself why.
+        Err(error @ CliError::CommandEnded { .. }) => ExitCode::from(error.exit_code()),
         Err(error) => {
             // Standard error may be a terminal that was closed.
             let message = format!("error: {}", error.shown());
@@ -209,6 +212,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Profile(args) => profile::run(args),
         Command::TuneStep(args) => tune_step::run(args),
         Command::Check(args) => check::run(&args),
+        Command::Watch(args) => watch::run(&args),
         Command::InferBench(args) => infer_bench::run(args),
         Command::Mcp(args) => mcp::run(args),
         Command::Doctor(args) => doctor::run(args),

@@ -56,6 +56,12 @@ pub enum CliError {
     /// 130 for Ctrl-C and requests.
     #[error("interrupted; `{command}` continues from here")]
     Interrupted { command: String, code: u8 },
+    /// A command to watch could not be started: exit code 126 or 127, as shells have it.
+    #[error("cannot run `{program}`: {reason}")]
+    NotStarted { program: String, reason: String, code: u8 },
+    /// A watched command ended with this exit code, which its report told.
+    #[error("the command ended with exit code {code}")]
+    CommandEnded { code: u8 },
     /// A search that was started in the background ended at once, with this exit code; what it said was passed on.
     #[error("the search ended as soon as it started; its log is {log}")]
     Detached { log: String, code: u8 },
@@ -109,7 +115,10 @@ impl CliError {
             Self::ToolRefuses(_) => TOOL_REFUSES,
             Self::NotChecked(_) => NOT_CHECKED,
             Self::EnginesDiffer(_) => ENGINES_DIFFER,
-            Self::Interrupted { code, .. } | Self::Detached { code, .. } => *code,
+            Self::Interrupted { code, .. }
+            | Self::Detached { code, .. }
+            | Self::NotStarted { code, .. }
+            | Self::CommandEnded { code } => *code,
         }
     }
 }

@@ -11,6 +11,8 @@ pub(super) const MAY_NOT_FIT: u8 = 8;
 pub(super) const TOOL_REFUSES: u8 = 9;
 pub(super) const NOT_CHECKED: u8 = 10;
 pub(super) const ENGINES_DIFFER: u8 = 11;
+pub(super) const CANNOT_RUN: u8 = 126;
+pub(super) const NOT_FOUND: u8 = 127;
 
 /// One exit code.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +28,7 @@ const fn row(code: u8, ending: &'static str, left: &'static str) -> ExitRow {
     ExitRow { code, ending, left }
 }
 
-const ROWS: [ExitRow; 15] = [
+const ROWS: [ExitRow; 17] = [
     row(
         0,
         "done. A search: its budget is spent, nothing is left to propose, or its `stop` rule ended it",
@@ -87,6 +89,12 @@ const ROWS: [ExitRow; 15] = [
         "`check`: the two engines do not train alike",
         "the comparison is printed; it says where they differ and by how much",
     ),
+    row(
+        CANNOT_RUN,
+        "`watch`: the command cannot be run",
+        "nothing was begun; the message is the system's",
+    ),
+    row(NOT_FOUND, "`watch`: there is no such command", "nothing was begun"),
     row(
         129,
         "the terminal was closed (SIGHUP): the trials under way were finished",

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `commands` | which file runs which command |
 //! | `mcp`, `no_command`, `help` | tools for agents, the program alone, what it says of itself |
+//! | `watch` | trainings of other tools, as they run |
 //! | `check` | one recipe in two engines |
 //! | `search`, `export`, `init` | searches that begin, run and end; files of other tools; study files |
 //! | `plan` | what settings would cost |
@@ -42,6 +43,7 @@ mod search;
 mod study;
 mod terminal;
 mod train;
+mod watch;
 mod whole_output;
 
 pub use commands::{command_line_error, command_reference, main};

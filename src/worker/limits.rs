@@ -146,7 +146,7 @@ pub(super) fn remove_group_of(process: u32) -> Option<bool> {
 
 /// Processes that the kernel has ended for lack of memory: in this process's control group, else on the whole machine.
 /// `None` where neither is told.
-pub(super) fn oom_kills() -> Option<u64> {
+pub(crate) fn oom_kills() -> Option<u64> {
     let in_group = || {
         let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
         let (version, path) = memory_group(&own)?;

@@ -26,6 +26,6 @@ mod protocol;
 /// Faults that are not a setting's.
 pub(crate) mod study;
 /// Output as a person sees it: terminals, pipes, Ctrl-C.
-mod terminals;
+pub(crate) mod terminals;
 /// Workers that hang, crash, and run out of memory.
 mod workers;

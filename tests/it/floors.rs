@@ -110,6 +110,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "plan",
             "check",
             "profile",
+            "watch",
             "help",
             "no_command",
             "mcp",

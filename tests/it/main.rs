@@ -244,6 +244,9 @@ mod trl_search;
 mod unsloth_backend;
 /// Searches that start from earlier studies in the same database.
 mod warm_start;
+/// Commands that are watched, with faults in them.
+#[cfg(target_os = "linux")]
+mod watch;
 
 /// The pages in headless Chromium, where there is one.
 mod browser;

@@ -25,6 +25,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "profile",
             "tune-step",
             "check",
+            "watch",
             "infer-bench",
             "merge",
             "generate",
@@ -39,7 +40,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
 ];
 
 /// Examples of each command: command lines that the program takes.
-const EXAMPLES: [(&str, &[&str]); 34] = [
+const EXAMPLES: [(&str, &[&str]); 35] = [
     (
         "quickstart",
         &["peft-tune quickstart", "peft-tune quickstart --output try"],
@@ -149,6 +150,14 @@ const EXAMPLES: [(&str, &[&str]); 34] = [
             "peft-tune check",
             "peft-tune check recipe.yaml",
             "peft-tune check recipe.yaml --backend trl --python .venv/bin/python --steps 20",
+        ],
+    ),
+    (
+        "watch",
+        &[
+            "peft-tune watch -- axolotl train axolotl.yaml",
+            "peft-tune watch --device \"A100 80GB\" -- accelerate launch --num_processes 2 train.py",
+            "peft-tune watch --report new.json --against old.json -- trl sft --config sft.yaml",
         ],
     ),
     (

@@ -38,6 +38,25 @@ pub(super) fn driver() -> Option<String> {
     text.lines().next().map(|line| line.trim().to_owned())
 }
 
+/// Names of the machine's GPUs as their driver has them, whether or not this program was built for GPUs.
+pub(in crate::cli) fn gpu_models() -> Vec<String> {
+    let first = first_gpu().map(|gpu| gpu.name);
+    if first.is_some() {
+        return first.into_iter().collect();
+    }
+    let folders = std::fs::read_dir("/proc/driver/nvidia/gpus")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let model = |text: String| {
+        let line = text.lines().find_map(|line| line.strip_prefix("Model:"))?;
+        Some(line.trim().to_owned())
+    };
+    folders
+        .filter_map(|folder| model(std::fs::read_to_string(folder.path().join("information")).ok()?))
+        .collect()
+}
+
 /// Bytes of memory that processes here may take together: the machine's, or less where a control group says so. `None` where
 /// the system does not say.
 pub(in crate::cli) fn usable_memory_bytes() -> Option<u64> {

@@ -19,3 +19,4 @@ mod unpredicted;
 
 pub(super) use args::Args;
 pub(super) use command::run;
+pub(super) use stack::{Expectation, device_of, expectation};

@@ -22,7 +22,9 @@ use crate::tools::Tool;
 use crate::tools::import::{self, Imported};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
-use peft_tune_core::predict::stack::{Fit, HOST, ModelShape, Sharing, StackDevice, StackSetting, levers, limits};
+use peft_tune_core::predict::stack::{
+    Fit, HOST, ModelShape, Sharing, StackDevice, StackPrediction, StackSetting, levers, limits,
+};
 use peft_tune_core::recipe::TrainerKind;
 use peft_tune_engine::hub::ModelFiles;
 
@@ -61,7 +63,10 @@ pub(super) fn run(
 }
 
 /// The GPU of that name, or this machine's processor.
-fn device_of(name: &str, database: &DatabaseArgs) -> Result<StackDevice, CliError> {
+///
+/// # Errors
+/// Bad input: a name that no device has. Ceilings of the processor that could not be measured.
+pub(in crate::cli) fn device_of(name: &str, database: &DatabaseArgs) -> Result<StackDevice, CliError> {
     if name != HOST {
         let sheet = predict::device(name).map_err(CliError::bad_input)?;
         return Ok(StackDevice { sheet });
@@ -88,6 +93,19 @@ struct Asked {
     notes: Vec<String>,
 }
 
+impl Asked {
+    /// Takes the number of devices that is given; says that one is assumed where work is shared out and none is.
+    fn count_devices(&mut self, devices: Option<u64>) {
+        if let Some(devices) = devices {
+            self.setting.devices = devices;
+            self.counts_devices = true;
+        } else if self.setting.sharing != Sharing::Copies && self.setting.devices == 1 {
+            self.notes
+                .push("weights are shared out, but --devices is not given: one device is assumed".into());
+        }
+    }
+}
+
 fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, CliError> {
     let mut asked = match (&args.check, file, stack) {
         (Some(path), ..) => checked(path, args, stack)?,
@@ -98,14 +116,7 @@ fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Tool>) -> Result<A
             ));
         }
     };
-    if let Some(devices) = args.devices {
-        asked.setting.devices = devices;
-        asked.counts_devices = true;
-    } else if asked.setting.sharing != Sharing::Copies && asked.setting.devices == 1 {
-        asked
-            .notes
-            .push("weights are shared out, but --devices is not given: one device is assumed".into());
-    }
+    asked.count_devices(args.devices);
     asked.setting.sharing = args.sharing.unwrap_or(asked.setting.sharing);
     asked.setting.offloads |= args.offload;
     asked.setting.rows_differ |= args.rows_differ;
@@ -113,24 +124,29 @@ fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Tool>) -> Result<A
 }
 
 fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, CliError> {
-    let mut imported = import::read_recipe(path, stack).map_err(CliError::bad_input)?;
+    let imported = import::read_recipe(path, stack).map_err(CliError::bad_input)?;
+    if args.verbose && !imported.silent.is_empty() {
+        let keys = imported.silent.join("`, `");
+        tell(format_args!("without effect on memory and speed: `{keys}`"));
+    }
+    of_file(path, imported, args.model.clone())
+}
+
+/// What was read of a settings file, for its model or for the one that is given.
+fn of_file(path: &Path, mut imported: Imported, model: Option<String>) -> Result<Asked, CliError> {
     check_trainer(
         imported.recipe.trainer,
         imported.tool,
         "make a study of it with `init --from`, and plan that with `--stack trl`",
     )?;
     let named = Some(imported.recipe.model.clone()).filter(|model| !model.is_empty());
-    let model = args.model.clone().or(named).ok_or_else(|| {
+    let model = model.or(named).ok_or_else(|| {
         CliError::bad(format!(
             "{} names no model; give its folder with --model",
             path.display()
         ))
     })?;
     let of_model = of_model(&mut imported, &model)?;
-    if args.verbose && !imported.silent.is_empty() {
-        let keys = imported.silent.join("`, `");
-        tell(format_args!("without effect on memory and speed: `{keys}`"));
-    }
     let setting = imported.setting();
     let mut notes = std::mem::take(&mut imported.assumed);
     notes.extend(of_model);
@@ -233,11 +249,19 @@ fn shorten(setting: &mut StackSetting, longest: usize) -> Option<String> {
     ))
 }
 
-fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliError> {
+/// A setting as it runs on its model, and what that needs.
+struct Predicted {
+    shape: ModelShape,
+    setting: StackSetting,
+    prediction: StackPrediction,
+    notes: Vec<String>,
+}
+
+fn predicted(asked: &Asked, device: Option<StackDevice>) -> Result<Predicted, CliError> {
     let shape = shape_of(&asked.model)?;
     let setting = asked.setting.on(&shape).as_run(&shape);
     let prediction = predict::stack::predict(&shape, &setting, device).map_err(CliError::bad_input)?;
-    let mut notes = asked.notes;
+    let mut notes = asked.notes.clone();
     notes.extend(layout_note(&shape));
     if let Some(stored) = &shape.stored {
         let (method, form) = (&stored.method, weights_text(stored.form));
@@ -251,6 +275,68 @@ fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliEr
             "rows of {length} tokens are longer than the {most} positions of the model"
         ));
     }
+    Ok(Predicted {
+        shape,
+        setting,
+        prediction,
+        notes,
+    })
+}
+
+/// Expectation of a training by its settings file, as `plan --check` has it.
+#[derive(Debug)]
+pub(in crate::cli) struct Expectation {
+    /// The tool, and what told it.
+    pub tool: String,
+    pub model: String,
+    pub setting: StackSetting,
+    /// The setting in words.
+    pub setting_text: String,
+    /// Rows in words.
+    pub rows: String,
+    pub device: Option<StackDevice>,
+    pub prediction: StackPrediction,
+    pub notes: Vec<String>,
+}
+
+/// Predicts what was read of the settings file at `path`, for its model or for the one that is given.
+///
+/// # Errors
+/// Bad input: no model, or one that cannot be read; a setting that the tool cannot run.
+pub(in crate::cli) fn expectation(
+    path: &Path,
+    imported: Imported,
+    model: Option<String>,
+    devices: Option<u64>,
+    device: Option<StackDevice>,
+) -> Result<Expectation, CliError> {
+    let mut asked = of_file(path, imported, model)?;
+    asked.count_devices(devices);
+    let Predicted {
+        setting,
+        prediction,
+        notes,
+        ..
+    } = predicted(&asked, device)?;
+    Ok(Expectation {
+        tool: asked.tool,
+        model: asked.model,
+        setting_text: setting_text(&setting),
+        setting,
+        rows: asked.rows,
+        device,
+        prediction,
+        notes,
+    })
+}
+
+fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliError> {
+    let Predicted {
+        shape,
+        setting,
+        prediction,
+        notes,
+    } = predicted(&asked, device)?;
     // Verdicts do not count cached blocks, and levers are compared with each other.
     let alike = StackSetting {
         rows_differ: false,

@@ -56,7 +56,7 @@ fn started(command: &mut Command, end: OwnedFd) -> Child {
 }
 
 /// Text that a command writes to a terminal of so many columns, with its exit code.
-fn shown(mut command: Command, columns: u16) -> (String, Option<i32>) {
+pub(crate) fn shown(mut command: Command, columns: u16) -> (String, Option<i32>) {
     let (controller, end) = terminal(columns);
     let mut child = started(&mut command, end);
     drop(command);

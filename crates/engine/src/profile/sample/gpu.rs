@@ -3,7 +3,7 @@
 //! The library comes with the driver and is loaded when it is first needed. What a GPU does not tell is absent: virtual
 //! ones often hide power and clocks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
 use candle_core::Device;
@@ -82,7 +82,7 @@ impl GpuSampler {
         self.told_us = told.iter().map(|one| one.timestamp).max().unwrap_or(self.told_us);
         Some(others(
             told.iter().map(|one| (one.pid, one.sm_util)),
-            std::process::id(),
+            &BTreeSet::from([std::process::id()]),
         ))
     }
 }
@@ -98,22 +98,61 @@ impl DeviceSampler for GpuSampler {
 
     fn sample(&mut self) -> DeviceSample {
         let other_utilisation = self.other_utilisation();
-        let device = &self.device;
-        let (utilisation, memory) = (device.utilization_rates().ok(), device.memory_info().ok());
-        let reasons = device.current_throttle_reasons().ok();
         DeviceSample {
-            utilisation: utilisation.map(|rates| f64::from(rates.gpu) / 100.0),
             other_utilisation,
             resident_bytes: self.process_bytes(),
-            memory_bytes: memory.as_ref().map(|memory| memory.used),
-            total_bytes: memory.map(|memory| memory.total),
-            power_w: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
-            temperature_c: device.temperature(TemperatureSensor::Gpu).ok().map(f64::from),
-            clock_mhz: device.clock_info(Clock::SM).ok().map(f64::from),
-            throttled: reasons.map(|reasons| held_by(reasons).is_some()),
-            held_by: reasons.and_then(held_by),
-            ..DeviceSample::default()
+            ..whole(&self.device)
         }
+    }
+}
+
+/// A GPU as a whole, whoever uses it.
+fn whole(device: &nvml_wrapper::Device<'_>) -> DeviceSample {
+    let (utilisation, memory) = (device.utilization_rates().ok(), device.memory_info().ok());
+    let reasons = device.current_throttle_reasons().ok();
+    DeviceSample {
+        utilisation: utilisation.map(|rates| f64::from(rates.gpu) / 100.0),
+        memory_bytes: memory.as_ref().map(|memory| memory.used),
+        total_bytes: memory.map(|memory| memory.total),
+        power_w: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
+        temperature_c: device.temperature(TemperatureSensor::Gpu).ok().map(f64::from),
+        clock_mhz: device.clock_info(Clock::SM).ok().map(f64::from),
+        throttled: reasons.map(|reasons| held_by(reasons).is_some()),
+        held_by: reasons.and_then(held_by),
+        ..DeviceSample::default()
+    }
+}
+
+/// Every GPU that the driver's library knows, in its order.
+pub(super) fn all_gpus() -> Vec<nvml_wrapper::Device<'static>> {
+    let Some(nvml) = nvml() else { return Vec::new() };
+    let count = nvml.device_count().unwrap_or(0);
+    (0..count)
+        .filter_map(|index| nvml.device_by_index(index).ok())
+        .collect()
+}
+
+/// A GPU with what `own` processes take of it. Their share is absent where the driver numbers none of them so, as in a container.
+/// `told_us` is the time, by the library's clock, up to which it has told of processes.
+pub(super) fn sample_for(device: &nvml_wrapper::Device<'_>, own: &BTreeSet<u32>, told_us: &mut u64) -> DeviceSample {
+    let running = device.running_compute_processes().unwrap_or_default();
+    let ours = running.iter().filter(|process| own.contains(&process.pid));
+    let bytes: Vec<u64> = ours
+        .filter_map(|process| match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        })
+        .collect();
+    let is_known = !bytes.is_empty();
+    let told = device.process_utilization_stats(*told_us).ok().filter(|_| is_known);
+    let other_utilisation = told.map(|told| {
+        *told_us = told.iter().map(|one| one.timestamp).max().unwrap_or(*told_us);
+        others(told.iter().map(|one| (one.pid, one.sm_util)), own)
+    });
+    DeviceSample {
+        resident_bytes: is_known.then(|| bytes.iter().sum()),
+        other_utilisation,
+        ..whole(device)
     }
 }
 
@@ -164,9 +203,9 @@ fn held_by(reasons: ThrottleReasons) -> Option<HeldBy> {
 }
 
 /// Part of a GPU that processes other than `own` kept busy, from (process, percent) of several moments.
-fn others(told: impl Iterator<Item = (u32, u32)>, own: u32) -> f64 {
+fn others(told: impl Iterator<Item = (u32, u32)>, own: &BTreeSet<u32>) -> f64 {
     let mut of_each: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
-    for (process, percent) in told.filter(|(process, _)| *process != own) {
+    for (process, percent) in told.filter(|(process, _)| !own.contains(process)) {
         let sum = of_each.entry(process).or_default();
         *sum = (sum.0 + f64::from(percent), sum.1 + 1.0);
     }
@@ -191,8 +230,9 @@ mod tests {
     #[test]
     fn others_are_added_up_by_their_means() {
         let told = [(7, 90), (8, 20), (8, 40), (9, 10)];
-        assert!((others(told.into_iter(), 7) - 0.4).abs() < 1e-12);
-        assert_eq!(others([(7, 90)].into_iter(), 7), 0.0);
+        let own = BTreeSet::from([7]);
+        assert!((others(told.into_iter(), &own) - 0.4).abs() < 1e-12);
+        assert_eq!(others([(7, 90)].into_iter(), &own), 0.0);
     }
 
     #[test]

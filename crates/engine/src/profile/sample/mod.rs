@@ -8,6 +8,7 @@ mod energy;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod host;
+mod process_gpus;
 mod sampling;
 
 pub use device_sample::{DeviceSample, DeviceSampler, HeldBy};
@@ -16,6 +17,7 @@ pub use energy::{EnergyMeter, EnergyUse};
 #[cfg(feature = "cuda")]
 pub use gpu::GpuSampler;
 pub use host::HostSampler;
+pub use process_gpus::ProcessGpus;
 pub use sampling::Sampling;
 
 /// Sampler of `device`: the GPU's driver, or the host's own counters. `None` where nothing tells.

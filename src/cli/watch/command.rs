@@ -1,0 +1,232 @@
+//! `peft-tune watch`: a command runs, is sampled, and is reported on.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use super::against;
+use super::args::Args;
+use super::evidence::{Evidence, RunLimits};
+use super::launched::{Ending, Launched};
+use super::log_file::LogFile;
+use super::output_lines::OutputLines;
+use super::packages::versions;
+use super::progress::Progress;
+use super::report::{RunReport, StepsSeen, asked_step};
+use super::report_text;
+use super::sampler::RunSampler;
+use super::settings::Settings;
+use super::status_line::StatusLine;
+use super::status_text;
+use crate::cli::CliError;
+use crate::cli::terminal::output::{messages_width, tell};
+use crate::report::{bytes, duration, grouped};
+use crate::worker::oom_kills;
+
+/// Log that LLaMA-Factory writes into the folder of a training.
+const TRAINER_LOG: &str = "trainer_log.jsonl";
+/// Bytes of output that are read at once.
+const BLOCK: usize = 1 << 16;
+
+/// Runs the command, watches it, and reports. The command's exit code is this program's.
+pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
+    let then = args.against.as_deref().map(RunReport::read).transpose()?;
+    if let Some(path) = &args.report {
+        check_folder(path)?;
+    }
+    let settings = Settings::of(args)?;
+    announce(&settings);
+    let kills = oom_kills();
+    let mut watching = Watching::start(args, &settings)?;
+    let ending = watching.follow(args, &settings);
+    let evidence = watching.evidence(&settings, ending, kills);
+    let program = args.command.first().map(|word| word.to_string_lossy().into_owned());
+    let packages = versions(&program.unwrap_or_default());
+    let report = RunReport::new(&args.command, &settings, &evidence, watching.seen(), packages);
+    tell(report_text::text_of(&report, messages_width()).trim_end());
+    if let Some(then) = then {
+        tell(against::text_of(&report, &then, messages_width()).trim_end());
+    }
+    if let Some(path) = &args.report
+        && let Err(error) = report.write(path)
+    {
+        // The exit code stays the command's.
+        tell(format_args!("error: {}", error.shown()));
+    }
+    match ending.code() {
+        0 => Ok(()),
+        code => Err(CliError::CommandEnded { code }),
+    }
+}
+
+/// Refuses a file in a folder that is not there, before hours of training.
+fn check_folder(path: &Path) -> Result<(), CliError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match folder {
+        Some(folder) if !folder.is_dir() => Err(CliError::bad(format!(
+            "there is no folder {}; choose another path with `--report`",
+            folder.display()
+        ))),
+        _ if path.is_dir() => Err(CliError::bad(format!(
+            "{} is a folder; give a file with `--report`",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Says what is expected, and what is not known.
+fn announce(settings: &Settings) {
+    for reason in &settings.unknown {
+        tell(format_args!("warning: {reason}"));
+    }
+    let Some(expectation) = &settings.expectation else {
+        return;
+    };
+    let prediction = &expectation.prediction;
+    let speed = prediction.step_s().zip(prediction.tokens_per_s);
+    let speed = speed
+        .map(|(step_s, tokens_per_s)| format!("{} a step, {} tokens/s, ", duration(step_s), grouped(tokens_per_s)));
+    tell(format_args!(
+        "expected: {}a peak of {} ({}; {})",
+        speed.unwrap_or_default(),
+        bytes(prediction.process_bytes as f64),
+        expectation.model,
+        expectation.setting_text
+    ));
+}
+
+/// A command that is watched.
+struct Watching {
+    began: Instant,
+    launched: Launched,
+    progress: Arc<Mutex<Progress>>,
+    readers: Vec<JoinHandle<()>>,
+    sampler: RunSampler,
+    logs: Vec<LogFile>,
+}
+
+impl Watching {
+    fn start(args: &Args, settings: &Settings) -> Result<Self, CliError> {
+        let named = args.log.clone();
+        let usual = settings.output.as_ref().map(|folder| folder.join(TRAINER_LOG));
+        let logs = named.into_iter().chain(usual).map(LogFile::follow).collect();
+        let began = Instant::now();
+        let launched = Launched::start(&args.command, args.untouched)?;
+        let progress = Arc::new(Mutex::new(Progress::default()));
+        let copies = launched.copies().unwrap_or_default();
+        let readers = copies.into_iter().filter_map(|copy| {
+            let progress = Arc::clone(&progress);
+            let read = move || read_copy(copy, &progress, began);
+            std::thread::Builder::new().name("output".to_owned()).spawn(read).ok()
+        });
+        Ok(Self {
+            began,
+            sampler: RunSampler::of(launched.process, began),
+            readers: readers.collect(),
+            launched,
+            progress,
+            logs,
+        })
+    }
+
+    /// Looks at the run until it has ended.
+    fn follow(&mut self, args: &Args, settings: &Settings) -> Ending {
+        let mut line = StatusLine::default();
+        let ending = loop {
+            self.look();
+            if let Some(ending) = self.launched.wait(args.every) {
+                break ending;
+            }
+            self.launched.follow_sizes();
+            let samples = &self.sampler.samples;
+            line.draw(|| status_text::text_of(&lock(&self.progress), samples, settings.expectation.as_ref()));
+        };
+        line.end();
+        if !ending.leaves_others {
+            for reader in self.readers.drain(..) {
+                // A panic in it costs its lines, not the report.
+                let _ = reader.join();
+            }
+        }
+        self.read_logs();
+        ending
+    }
+
+    fn look(&mut self) {
+        self.read_logs();
+        self.sampler.look();
+    }
+
+    fn read_logs(&mut self) {
+        let at_s = self.began.elapsed().as_secs_f64();
+        let mut progress = lock(&self.progress);
+        for log in &mut self.logs {
+            log.look(|line| progress.take(line, at_s));
+        }
+    }
+
+    fn evidence(&self, settings: &Settings, ending: Ending, kills: Option<u64>) -> Evidence {
+        let progress = lock(&self.progress);
+        let kills = oom_kills().zip(kills).map(|(now, then)| now.saturating_sub(then));
+        Evidence {
+            samples: self.sampler.samples.all().to_vec(),
+            spans: self.sampler.samples.spans(),
+            steps: progress.step_spans(),
+            evaluations: progress.evaluations(),
+            seconds: self.began.elapsed().as_secs_f64(),
+            limits: RunLimits {
+                cores: self.sampler.cores(),
+                machine_cores: machine_cores().unwrap_or_else(|| self.sampler.cores()),
+                processors: self.sampler.limited_processors(),
+                oom_kills: kills.unwrap_or(0),
+            },
+            settings: progress.settings.clone(),
+            told: progress.told.clone(),
+            asked: settings.expectation.as_ref().map(asked_step),
+            ending,
+        }
+    }
+
+    fn seen(&self) -> StepsSeen {
+        let progress = lock(&self.progress);
+        StepsSeen {
+            steps: progress.step(),
+            total: progress.total(),
+            counted_tokens_per_s: progress.counted_tokens_per_s(),
+            loss: progress.loss,
+        }
+    }
+}
+
+fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
+    progress.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads the copy of an output to its end. A bar stands without an end until it is drawn again.
+fn read_copy(mut copy: File, progress: &Mutex<Progress>, began: Instant) {
+    let (mut lines, mut block, mut shown) = (OutputLines::default(), vec![0u8; BLOCK], String::new());
+    while let Ok(count @ 1..) = copy.read(&mut block) {
+        let at_s = began.elapsed().as_secs_f64();
+        let mut progress = lock(progress);
+        lines.take(&block[..count], |line| {
+            if line != shown {
+                progress.take(line, at_s);
+            }
+        });
+        shown.clear();
+        if let Some(line) = lines.unfinished().filter(|line| progress.take_bar_line(line, at_s)) {
+            shown = line;
+        }
+    }
+}
+
+/// Processors of the machine, whoever may use them.
+fn machine_cores() -> Option<usize> {
+    // SAFETY: a question without arguments that could be wrong.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(count).ok().filter(|count| *count > 0)
+}

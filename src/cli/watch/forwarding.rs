@@ -1,0 +1,104 @@
+//! Signals of this program that go on to the command.
+//!
+//! A terminal sends its signals to all programs of its group, to the command too; what another process sends reaches this program
+//! alone, and is handed on. What is ignored when this program starts stays ignored in both.
+
+use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
+
+/// Signals that are handed on.
+const FORWARDED: [libc::c_int; 6] = [
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+];
+
+/// Cause of a signal by the kernel, on Linux.
+#[cfg(target_os = "linux")]
+const SI_KERNEL: libc::c_int = 0x80;
+
+/// The command's process; 0 where none runs.
+static COMMAND: AtomicI32 = AtomicI32::new(0);
+/// A signal that came before the command was there.
+static EARLY: AtomicI32 = AtomicI32::new(0);
+
+/// Begins to hand signals on, to a command that is about to start.
+pub(super) fn begin() {
+    for signal in FORWARDED.into_iter().filter(|signal| !is_ignored(*signal)) {
+        let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = forward;
+        // SAFETY: a zeroed action is a valid one; the handler makes only calls that a handler may make.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as libc::sighandler_t;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Hands on to this process from now on, also what came before it was there.
+pub(super) fn started(process: libc::pid_t) {
+    COMMAND.store(process, SeqCst);
+    match EARLY.swap(0, SeqCst) {
+        0 => {}
+        // SAFETY: sending a signal has no precondition.
+        signal => unsafe {
+            libc::kill(process, signal);
+        },
+    }
+}
+
+/// Ends it, since the command has ended: signals have their usual effect again.
+pub(super) fn end() {
+    COMMAND.store(0, SeqCst);
+    for signal in FORWARDED.into_iter().filter(|signal| !is_ignored(*signal)) {
+        // SAFETY: setting a default action has no precondition.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
+/// Tells the command that its terminal has another size.
+pub(super) fn resized() {
+    let process = COMMAND.load(SeqCst);
+    if process > 0 {
+        // SAFETY: sending a signal has no precondition.
+        unsafe { libc::kill(process, libc::SIGWINCH) };
+    }
+}
+
+extern "C" fn forward(signal: libc::c_int, cause: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    let process = COMMAND.load(SeqCst);
+    // SAFETY: the kernel hands a cause that lives as long as the handler runs.
+    if unsafe { cause.as_ref() }.is_some_and(|cause| is_of_terminal(signal, cause)) && process > 0 {
+        return;
+    }
+    match process {
+        0 => EARLY.store(signal, SeqCst),
+        // SAFETY: sending a signal has no precondition, and is allowed in a handler.
+        process => unsafe {
+            libc::kill(process, signal);
+        },
+    }
+}
+
+/// Whether the terminal sent a signal, to the command as well.
+fn is_of_terminal(signal: libc::c_int, cause: &libc::siginfo_t) -> bool {
+    let can = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP].contains(&signal);
+    #[cfg(target_os = "linux")]
+    let is_kernels = cause.si_code == SI_KERNEL;
+    // SAFETY: a signal that no process sent has the number 0 there.
+    #[cfg(not(target_os = "linux"))]
+    let is_kernels = unsafe { cause.si_pid() } == 0;
+    can && is_kernels
+}
+
+/// Whether a signal is ignored.
+fn is_ignored(signal: libc::c_int) -> bool {
+    // SAFETY: a zeroed action is a valid one to be written over, and it outlives the call.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+    }
+}

@@ -1,0 +1,41 @@
+//! `peft-tune watch`: a training of any tool as it runs, beside what was expected of it.
+//!
+//! | from the top | |
+//! |---|---|
+//! | `command` | runs, looks, reports |
+//! | `report_text`, `against`, `report` | the report, alone and beside an earlier one |
+//! | `status_text`, `status_line` | the line while it runs |
+//! | `causes`, `evidence` | rules on what was measured |
+//! | `launched`, `relay`, `forwarding` | the command, its output, and signals |
+//! | `settings`, `command_words`, `packages` | what is known before it runs |
+//! | `sampler`, `sample`, `process_tree`, `limits` | looks at the run and the machine |
+//! | `progress`, `log_file`, `output_lines`, `tqdm_bar`, `log_fields`, `printed` | what it prints and logs |
+
+mod against;
+mod args;
+mod causes;
+mod command;
+mod command_words;
+mod evidence;
+mod forwarding;
+mod launched;
+mod limits;
+mod log_fields;
+mod log_file;
+mod output_lines;
+mod packages;
+mod printed;
+mod process_tree;
+mod progress;
+mod relay;
+mod report;
+mod report_text;
+mod sample;
+mod sampler;
+mod settings;
+mod status_line;
+mod status_text;
+mod tqdm_bar;
+
+pub(super) use args::Args;
+pub(super) use command::run;

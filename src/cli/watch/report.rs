@@ -1,0 +1,420 @@
+//! [`RunReport`]: what was expected of a run, what was measured, and why they differ.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::causes::{Cause, causes};
+use super::evidence::{AskedStep, Evidence};
+use super::launched::Ending;
+use super::progress::StepSpan;
+use super::sample::Sample;
+use super::settings::Settings;
+use crate::cli::CliError;
+use crate::cli::plan::Expectation;
+use peft_tune_core::predict::stack::HOST;
+use peft_tune_core::whole_file::write_whole;
+use peft_tune_engine::profile::Median;
+
+/// Layout of the file.
+const LAYOUT: u32 = 1;
+/// Share by which predicted speeds are off: the ninth of ten in the middle one of the published sources
+/// (`docs/prediction.md`, other stacks).
+const SPEED_WITHIN: f64 = 0.5;
+/// Share of the peak that a prediction may be off without a device that says more.
+const MEMORY_WITHIN: f64 = 0.15;
+/// Parts of option names whose values nobody shall read.
+const SECRETS: [&str; 4] = ["token", "password", "secret", "api_key"];
+
+/// Report of one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct RunReport {
+    pub layout: u32,
+    /// Words of the command, without secrets.
+    pub command: Vec<String>,
+    pub ending: Ending,
+    pub seconds: f64,
+    /// Settings that were read of the tool's file; absent where none were.
+    pub read: Option<ReadSettings>,
+    /// Versions of Python packages.
+    pub packages: BTreeMap<String, String>,
+    pub expected: Option<Expected>,
+    pub measured: Measured,
+    /// Numbers side by side.
+    pub gaps: Vec<Gap>,
+    pub causes: Vec<Cause>,
+    /// What is not known, and why.
+    pub unknown: Vec<String>,
+}
+
+/// Settings of a training.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct ReadSettings {
+    pub file: String,
+    pub tool: String,
+    pub model: String,
+    pub rows: String,
+    /// The setting in words, and key by key.
+    pub text: String,
+    pub setting: serde_json::Value,
+}
+
+/// Numbers that were predicted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Expected {
+    pub device: Option<String>,
+    pub step_s: Option<f64>,
+    /// Tokens of all devices a second, padding counted.
+    pub tokens_per_s: Option<f64>,
+    /// The process on one device.
+    pub peak_bytes: u64,
+    pub peak_within_bytes: u64,
+    /// Peaks of phases, by their names.
+    pub phases: BTreeMap<String, u64>,
+}
+
+/// Numbers that were measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Measured {
+    /// Steps that were seen, and how many there are to be.
+    pub steps: u64,
+    pub total_steps: Option<u64>,
+    /// Median time of a step, and the half width of its interval of 95% over it.
+    pub step_s: Option<f64>,
+    pub step_interval: Option<f64>,
+    /// Tokens a second, padding counted: those of a step as the file says them.
+    pub tokens_per_s: Option<f64>,
+    /// Tokens a second that the tool counted.
+    pub counted_tokens_per_s: Option<f64>,
+    pub loss: Option<f64>,
+    /// Highest memory of all processes, and of the run on one GPU.
+    pub peak_memory_bytes: u64,
+    pub peak_gpu_bytes: Option<u64>,
+    /// Mean of processors that were busy, of those that the run may use.
+    pub cores: f64,
+    pub usable_cores: usize,
+    pub gpu_utilisation: Option<f64>,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    pub evaluation_s: f64,
+    pub samples: usize,
+    /// Most processes that ran at once.
+    pub processes: usize,
+}
+
+/// A number that was predicted, beside what was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Gap {
+    /// Name as metrics have it.
+    pub metric: String,
+    pub expected: f64,
+    /// Bounds within which the prediction holds in nine of ten cases.
+    pub low: f64,
+    pub high: f64,
+    pub measured: f64,
+    pub is_within: bool,
+}
+
+/// What is known of the steps beside the evidence.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct StepsSeen {
+    pub steps: u64,
+    pub total: Option<u64>,
+    pub counted_tokens_per_s: Option<f64>,
+    pub loss: Option<f64>,
+}
+
+impl RunReport {
+    /// The report of a run that has ended.
+    pub(super) fn new(
+        command: &[OsString],
+        settings: &Settings,
+        evidence: &Evidence,
+        seen: StepsSeen,
+        packages: BTreeMap<String, String>,
+    ) -> Self {
+        let expectation = settings.expectation.as_ref();
+        let expected = expectation.map(Expected::of);
+        let tokens = expectation.map(tokens_of_step);
+        let measured = Measured::of(evidence, seen, tokens);
+        let mut unknown = settings.unknown.clone();
+        if evidence.steps.is_empty() {
+            unknown.push(
+                "no steps were seen: neither bars nor logs that are known here; --log names a file of JSON lines"
+                    .to_owned(),
+            );
+        }
+        if evidence.samples.is_empty() {
+            unknown.push(
+                "no memory was seen: the command ended at once, or the system does not show its processes".to_owned(),
+            );
+        }
+        Self {
+            layout: LAYOUT,
+            command: without_secrets(command),
+            ending: evidence.ending,
+            seconds: evidence.seconds,
+            read: settings.file.as_deref().zip(expectation).map(ReadSettings::of),
+            packages,
+            gaps: expected.iter().flat_map(|expected| gaps(expected, &measured)).collect(),
+            expected,
+            measured,
+            causes: causes(evidence),
+            unknown,
+        }
+    }
+
+    /// Writes it as JSON.
+    ///
+    /// # Errors
+    /// Bad input: a path that cannot be written.
+    pub(super) fn write(&self, path: &Path) -> Result<(), CliError> {
+        let text = serde_json::to_string_pretty(self).map_err(CliError::failed)? + "\n";
+        write_whole(path, text.as_bytes(), true).map_err(|error| CliError::cannot_write(path, &error, "--report"))
+    }
+
+    /// Reads a report that was written.
+    ///
+    /// # Errors
+    /// Bad input: a file that cannot be read, or that is no report.
+    pub(super) fn read(path: &Path) -> Result<Self, CliError> {
+        let shown = path.display();
+        let text =
+            std::fs::read_to_string(path).map_err(|error| CliError::bad(format!("cannot read {shown}: {error}")))?;
+        let no_report = |why: String| {
+            CliError::bad(format!(
+                "{shown} is no report of `watch`: {why}; give a file that `--report` has written"
+            ))
+        };
+        let report: Self = serde_json::from_str(&text).map_err(|error| no_report(error.to_string()))?;
+        match report.layout {
+            LAYOUT => Ok(report),
+            other => Err(no_report(format!("its layout is {other}, and not {LAYOUT}"))),
+        }
+    }
+}
+
+impl ReadSettings {
+    fn of((file, expectation): (&Path, &Expectation)) -> Self {
+        Self {
+            file: file.display().to_string(),
+            tool: expectation.tool.clone(),
+            model: expectation.model.clone(),
+            rows: expectation.rows.clone(),
+            text: expectation.setting_text.clone(),
+            setting: serde_json::to_value(&expectation.setting).unwrap_or_default(),
+        }
+    }
+}
+
+impl Expected {
+    fn of(expectation: &Expectation) -> Self {
+        let prediction = &expectation.prediction;
+        let reserve = prediction.verdict.map(|verdict| verdict.reserve_bytes);
+        let phases = prediction.memory.phases.iter();
+        Self {
+            device: expectation.device.map(|device| device.sheet.name.to_owned()),
+            step_s: prediction.step_s(),
+            tokens_per_s: prediction.tokens_per_s,
+            peak_bytes: prediction.process_bytes,
+            peak_within_bytes: reserve.unwrap_or((MEMORY_WITHIN * prediction.process_bytes as f64) as u64),
+            phases: phases
+                .map(|phase| (phase.phase.to_owned(), phase.tensors_bytes))
+                .collect(),
+        }
+    }
+}
+
+impl Measured {
+    fn of(evidence: &Evidence, seen: StepsSeen, tokens: Option<f64>) -> Self {
+        let seconds: Vec<f64> = evidence.steps.iter().map(StepSpan::seconds).collect();
+        let step = Median::of(&seconds);
+        let samples = &evidence.samples;
+        let last = samples.last();
+        let utilisations: Vec<f64> = samples.iter().filter_map(Sample::gpu_utilisation).collect();
+        let mean = utilisations.iter().sum::<f64>() / utilisations.len().max(1) as f64;
+        Self {
+            steps: seen.steps,
+            total_steps: seen.total,
+            step_s: step.map(|step| step.value),
+            step_interval: step.map(|step| step.interval),
+            tokens_per_s: tokens.zip(step).map(|(tokens, step)| tokens / step.value),
+            counted_tokens_per_s: seen.counted_tokens_per_s,
+            loss: seen.loss.filter(|loss| loss.is_finite()),
+            peak_memory_bytes: samples.iter().map(|sample| sample.memory_bytes).max().unwrap_or(0),
+            peak_gpu_bytes: samples.iter().filter_map(Sample::gpu_bytes).max(),
+            cores: last.map_or(0.0, |last| last.used.cpu_s / last.at_s.max(f64::MIN_POSITIVE)),
+            usable_cores: evidence.limits.cores,
+            gpu_utilisation: (!utilisations.is_empty()).then_some(mean),
+            read_bytes: last.map_or(0, |last| last.used.read_bytes),
+            written_bytes: last.map_or(0, |last| last.used.written_bytes),
+            evaluation_s: evidence.evaluations.iter().map(|(from, to)| to - from).sum(),
+            samples: samples.len(),
+            processes: samples.iter().map(|sample| sample.processes).max().unwrap_or(0),
+        }
+    }
+
+    /// Highest memory of the device that trains.
+    pub(super) fn peak_bytes(&self) -> u64 {
+        self.peak_gpu_bytes.unwrap_or(self.peak_memory_bytes)
+    }
+}
+
+/// The step of a training as its file says it.
+pub(super) fn asked_step(expectation: &Expectation) -> AskedStep {
+    let setting = &expectation.setting;
+    AskedStep {
+        micro_batch: setting.micro_batch,
+        accumulation: setting.gradient_accumulation,
+        devices: setting.devices,
+    }
+}
+
+/// Tokens of a step on all devices, padding counted.
+pub(super) fn tokens_of_step(expectation: &Expectation) -> f64 {
+    let setting = &expectation.setting;
+    setting.tokens() as f64 * setting.gradient_accumulation as f64 * setting.devices as f64
+}
+
+/// Predicted numbers that were measured, too.
+fn gaps(expected: &Expected, measured: &Measured) -> Vec<Gap> {
+    let gap = |metric: &str, [low, expected, high]: [f64; 3], measured: f64| Gap {
+        metric: metric.to_owned(),
+        expected,
+        low,
+        high,
+        measured,
+        is_within: (low..=high).contains(&measured),
+    };
+    let around = |value: f64| [value / (1.0 + SPEED_WITHIN), value, value * (1.0 + SPEED_WITHIN)];
+    let step = expected.step_s.zip(measured.step_s);
+    let speed = expected.tokens_per_s.zip(measured.tokens_per_s);
+    let (peak, within) = (expected.peak_bytes as f64, expected.peak_within_bytes as f64);
+    // Without a GPU in the prediction the host's memory is none of what was predicted for one.
+    let is_alike = measured.peak_gpu_bytes.is_some() || expected.device.as_deref() == Some(HOST);
+    let memory = (measured.peak_bytes() > 0 && is_alike).then_some(measured.peak_bytes() as f64);
+    let all = [
+        step.map(|(expected, measured)| gap("step_s", around(expected), measured)),
+        speed.map(|(expected, measured)| gap("tokens_per_s", around(expected), measured)),
+        memory.map(|measured| gap("peak_bytes", [peak - within, peak, peak + within], measured)),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+/// The words of a command, without values that look like secrets.
+fn without_secrets(command: &[OsString]) -> Vec<String> {
+    let is_secret = |name: &str| {
+        let name = name.to_lowercase().replace('-', "_");
+        // Numbers of tokens are none.
+        SECRETS.iter().any(|secret| name.ends_with(secret))
+    };
+    let mut hides_next = false;
+    let words = command.iter().map(|word| {
+        let word = word.to_string_lossy();
+        let hides = std::mem::take(&mut hides_next);
+        if hides || word.starts_with("hf_") {
+            return "(left out)".to_owned();
+        }
+        match word.split_once('=') {
+            Some((name, _)) if is_secret(name) => format!("{name}=(left out)"),
+            Some(_) => word.to_string(),
+            None => {
+                hides_next = word.starts_with("--") && is_secret(&word);
+                word.to_string()
+            }
+        }
+    });
+    words.collect()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::cli::watch::evidence::made::clean;
+
+    fn report() -> RunReport {
+        let command = ["python", "train.py"].map(OsString::from);
+        let seen = StepsSeen {
+            steps: 30,
+            total: Some(60),
+            counted_tokens_per_s: Some(100.0),
+            loss: Some(1.5),
+        };
+        RunReport::new(&command, &Settings::default(), &clean(30), seen, BTreeMap::new())
+    }
+
+    /// A report with what was expected of the run.
+    pub(in crate::cli::watch) fn with_expectation() -> RunReport {
+        let mut report = report();
+        let expected = Expected {
+            device: Some("cpu".to_owned()),
+            step_s: Some(0.5),
+            tokens_per_s: Some(2000.0),
+            peak_bytes: 4 << 30,
+            peak_within_bytes: 1 << 28,
+            phases: BTreeMap::new(),
+        };
+        report.measured.tokens_per_s = Some(1000.0);
+        report.gaps = gaps(&expected, &report.measured);
+        report.expected = Some(expected);
+        report
+    }
+
+    #[test]
+    fn measurements_stand_beside_predictions_within_bounds_or_beyond() {
+        let report = with_expectation();
+        let within: Vec<(&str, bool)> = report
+            .gaps
+            .iter()
+            .map(|gap| (gap.metric.as_str(), gap.is_within))
+            .collect();
+        assert_eq!(
+            within,
+            [("step_s", false), ("tokens_per_s", false), ("peak_bytes", true)]
+        );
+        assert_eq!(report.measured.step_s, Some(1.0));
+        assert!((report.measured.cores - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_report_is_read_back_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.json");
+        let report = with_expectation();
+        report.write(&path).unwrap();
+        assert_eq!(RunReport::read(&path).unwrap(), report);
+        std::fs::write(&path, "{}").unwrap();
+        let error = RunReport::read(&path).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("is no report of `watch`"), "{error}");
+    }
+
+    #[test]
+    fn secrets_are_left_out_of_the_command() {
+        let words = [
+            "x",
+            "--hub_token",
+            "hf_abc",
+            "--max_tokens",
+            "5",
+            "WANDB_API_KEY=1",
+            "hf_1",
+            "a=b",
+        ];
+        assert_eq!(
+            without_secrets(&words.map(OsString::from)),
+            [
+                "x",
+                "--hub_token",
+                "(left out)",
+                "--max_tokens",
+                "5",
+                "WANDB_API_KEY=(left out)",
+                "(left out)",
+                "a=b"
+            ]
+        );
+    }
+}

@@ -1,0 +1,69 @@
+//! Looks at a run: its processes, the machine, and the GPUs.
+
+use std::time::Instant;
+
+use super::limits::LimitReader;
+use super::process_tree::ProcessTree;
+use super::sample::{Sample, Samples};
+use peft_tune_engine::profile::disturbance::{Counters, HostCounters, MachineCounters};
+use peft_tune_engine::profile::sample::ProcessGpus;
+
+/// Samples one run.
+pub(super) struct RunSampler {
+    began: Instant,
+    tree: ProcessTree,
+    host: HostCounters,
+    limits: LimitReader,
+    gpus: ProcessGpus,
+    pub samples: Samples,
+}
+
+impl RunSampler {
+    /// Begins with a command that was just started.
+    pub(super) fn of(process: u32, began: Instant) -> Self {
+        Self {
+            began,
+            tree: ProcessTree::of(process),
+            host: HostCounters::default(),
+            limits: LimitReader::new(),
+            gpus: ProcessGpus::default(),
+            samples: Samples::default(),
+        }
+    }
+
+    /// Processors that the run may use.
+    pub(super) fn cores(&self) -> usize {
+        self.host.cores()
+    }
+
+    /// Processors that its control group lets it use, where that is limited.
+    pub(super) fn limited_processors(&self) -> Option<f64> {
+        self.limits.processors()
+    }
+
+    /// One look; nothing where no process of the run is left.
+    pub(super) fn look(&mut self) {
+        let Some(tree) = self.tree.sample() else { return };
+        let at_s = self.began.elapsed().as_secs_f64();
+        let mut gpus = self.gpus.sample(&tree.processes);
+        for gpu in &mut gpus {
+            gpu.at_s = at_s;
+        }
+        let sample = Sample {
+            at_s,
+            processes: tree.processes.len(),
+            is_asleep: tree.is_asleep,
+            memory_bytes: tree.memory_bytes,
+            swap_bytes: tree.swap_bytes,
+            used: tree.used,
+            machine: Counters {
+                at_s,
+                own_s: Some(tree.used.cpu_s),
+                ..self.host.read()
+            },
+            pressed: self.limits.read(),
+            gpus,
+        };
+        self.samples.push(sample);
+    }
+}
