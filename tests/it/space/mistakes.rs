@@ -274,7 +274,7 @@ fn a_message_on_the_screen_shows_the_line() {
 fn a_mistake_seen_later_still_points_into_the_file() {
     let study = read(WHOLE).unwrap();
     let error = study.reject(&["sampler", "options", "population"], "must be even; write 20 or 22");
-    insta::assert_snapshot!(message(Err::<(), _>(error)), @"space.yaml:37:46: key `sampler.options.population`: must be even; write 20 or 22");
+    insta::assert_snapshot!(message(Err::<(), _>(error)), @"space.yaml:38:46: key `sampler.options.population`: must be even; write 20 or 22");
 }
 
 proptest! {
