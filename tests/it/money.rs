@@ -84,7 +84,9 @@ fn a_listed_price_is_named_as_one_and_a_device_without_price_has_no_cost() {
     // The file's price is that of the machine that searches.
     let text = said(folder, &["--device", "H100 SXM"]);
     assert!(
-        text.contains("at $4.29 an hour of a device (list price of Lambda on 2026-09-20, yours may differ)"),
+        text.contains(
+            "at $4.29 an hour of a device (Lambda's price as reported by others on 2026-09-20, not checked; yours may differ)"
+        ),
         "{text}"
     );
     let plan = json(folder, &["--device", "L40S"]);
@@ -117,7 +119,10 @@ fn devices_are_ranked_by_what_a_token_costs_there() {
         }
     }
     let text = said(folder, &["--gpus"]);
-    assert!(text.contains("list price of Lambda on 2026-09-20"), "{text}");
+    assert!(
+        text.contains("Lambda's price as reported by others on 2026-09-20, not checked"),
+        "{text}"
+    );
     assert!(text.contains("no price is known of "), "{text}");
     // A price of one's own moves its device to the front.
     let own = json(folder, &["--gpus", "--price", "L4=0.001/h"]);

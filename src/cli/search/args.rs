@@ -29,8 +29,8 @@ pub(in crate::cli) struct Args {
     /// Time that the study may take in all, confirmation included, such as `30m`, instead of the file's `budget: time`.
     #[arg(long, value_name = "TIME")]
     pub(super) time: Option<Seconds>,
-    /// Price of an hour of one device that the trials run on, in US dollars, such as `2.49/h`, instead of the file's `price` or that of a
-    /// public list.
+    /// Price of an hour of one device that the trials run on, in US dollars, such as `2.49/h`, instead of the file's `price` or an
+    /// unchecked one of the built-in list.
     #[arg(long, value_name = "PRICE")]
     pub(super) price: Option<HourlyPrice>,
     /// Money that the study may cost in all, confirmation included, such as `$5`: the time that its price pays, instead of the file's

@@ -1,4 +1,4 @@
-//! Price of a search's workers: what the command line says, else the study, else a public list; and the time that a sum pays.
+//! Price of a search's workers: what the command line says, else the study, else the built-in list; and the time that a sum pays.
 
 use super::changed_inputs::device_input;
 use super::worker_args::WorkerArgs;
