@@ -219,9 +219,13 @@ fn a_sum_is_a_budget_of_the_time_that_it_pays() {
     );
     let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(plan["budget"]["time_s"], 3600.0, "{}", errors_of(&output));
+    assert_eq!(plan["budget"]["usd"], 36.0, "{plan}");
+    let output = peft_tune(folder, &["search", "space.yaml", "--budget", "18", "--dry-run"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("$18.00 = 30m 00s in all"), "{text}");
     for (arguments, why) in [
         (vec!["--budget", "$5", "--time", "1h"], "cannot be used with"),
-        (vec!["--budget", "five"], "such as $5"),
+        (vec!["--budget", "five"], "such as 5 or 0.50"),
     ] {
         let output = peft_tune(folder, &[vec!["search", "space.yaml"], arguments].concat());
         assert_eq!(output.status.code(), Some(2));
