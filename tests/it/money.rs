@@ -236,7 +236,7 @@ fn a_sum_is_a_budget_of_the_time_that_it_pays() {
     let told = errors_of(&output);
     assert_eq!(output.status.code(), Some(2), "{told}");
     assert!(
-        told.contains("no price of cpu is known") && told.contains("--price 0.50/h"),
+        told.contains("no price of cpu is known: give what yours costs") && told.contains("--price 0.50/h"),
         "{told}"
     );
     // What nobody paid has no cost.

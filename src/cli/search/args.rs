@@ -34,7 +34,7 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "PRICE")]
     pub(super) price: Option<HourlyPrice>,
     /// Money for the trials' and their confirmation's own seconds in all, such as `5`, in quotes if written with `$`: the time that
-    /// the price pays, instead of the file's `budget: time`.
+    /// `--price`, or the file's `price`, pays, instead of the file's `budget: time`.
     #[arg(long, value_name = "SUM", conflicts_with = "time")]
     pub(super) budget: Option<Dollars>,
     /// Most time that the search waits at its end for other programs to leave the processors alone, to measure again what they

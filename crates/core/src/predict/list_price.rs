@@ -2,7 +2,8 @@
 //! theirs costs.
 //!
 //! On-demand prices of one device an hour in US dollars, of Lambda and of RunPod (Secure Cloud). None was read at the provider
-//! or checked there, so that whoever shows one says so, with the provider and the day. Devices without a row have no price.
+//! or checked there, so that whoever shows one says so, with the provider and the day, and none decides how long a search
+//! spends. Devices without a row have no price.
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
