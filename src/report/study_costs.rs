@@ -185,7 +185,8 @@ mod tests {
         let text = listed.training_text(TrialNumber(3)).unwrap();
         assert_eq!(
             text,
-            "$2.55 for 33m 20s, at $4.59 an hour of a device (list price of RunPod on 2026-10-07, yours may differ)"
+            "$2.55 for 33m 20s, at $4.59 an hour of a device (RunPod's price as reported by others on 2026-10-07, \
+             not checked; yours may differ)"
         );
         let unlisted = costs(TrainingLength::Tokens(1_000_000), 1, Some(target("L40S")));
         assert_eq!(unlisted.training_text(TrialNumber(3)), None);

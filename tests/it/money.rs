@@ -84,7 +84,9 @@ fn a_listed_price_is_named_as_one_and_a_device_without_price_has_no_cost() {
     // The file's price is that of the machine that searches.
     let text = said(folder, &["--device", "H100 SXM"]);
     assert!(
-        text.contains("at $4.29 an hour of a device (list price of Lambda on 2026-09-20, yours may differ)"),
+        text.contains(
+            "at $4.29 an hour of a device (Lambda's price as reported by others on 2026-09-20, not checked; yours may differ)"
+        ),
         "{text}"
     );
     let plan = json(folder, &["--device", "L40S"]);
@@ -117,7 +119,10 @@ fn devices_are_ranked_by_what_a_token_costs_there() {
         }
     }
     let text = said(folder, &["--gpus"]);
-    assert!(text.contains("list price of Lambda on 2026-09-20"), "{text}");
+    assert!(
+        text.contains("Lambda's price as reported by others on 2026-09-20, not checked"),
+        "{text}"
+    );
     assert!(text.contains("no price is known of "), "{text}");
     // A price of one's own moves its device to the front.
     let own = json(folder, &["--gpus", "--price", "L4=0.001/h"]);
@@ -214,9 +219,13 @@ fn a_sum_is_a_budget_of_the_time_that_it_pays() {
     );
     let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(plan["budget"]["time_s"], 3600.0, "{}", errors_of(&output));
+    assert_eq!(plan["budget"]["usd"], 36.0, "{plan}");
+    let output = peft_tune(folder, &["search", "space.yaml", "--budget", "18", "--dry-run"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("$18.00 = 30m 00s in all"), "{text}");
     for (arguments, why) in [
         (vec!["--budget", "$5", "--time", "1h"], "cannot be used with"),
-        (vec!["--budget", "five"], "such as $5"),
+        (vec!["--budget", "five"], "such as 5 or 0.50"),
     ] {
         let output = peft_tune(folder, &[vec!["search", "space.yaml"], arguments].concat());
         assert_eq!(output.status.code(), Some(2));
@@ -227,7 +236,7 @@ fn a_sum_is_a_budget_of_the_time_that_it_pays() {
     let told = errors_of(&output);
     assert_eq!(output.status.code(), Some(2), "{told}");
     assert!(
-        told.contains("no price of cpu is known") && told.contains("--price 0.50/h"),
+        told.contains("no price of cpu is known: give what yours costs") && told.contains("--price 0.50/h"),
         "{told}"
     );
     // What nobody paid has no cost.

@@ -77,7 +77,7 @@ const EXAMPLES: [(&str, &[&str]); 35] = [
         &[
             "peft-tune search space.yaml",
             "peft-tune search space.yaml --trials 20",
-            "peft-tune search space.yaml --price 2.49/h --budget '$5'",
+            "peft-tune search space.yaml --price 2.49/h --budget 5",
             "peft-tune search space.yaml --dry-run",
             "peft-tune search space.yaml --detach",
             "peft-tune search space.yaml --track tensorboard=runs",

@@ -15,7 +15,7 @@ use crate::cli::CliError;
 use crate::cli::options::backend::BackendName;
 use crate::cli::options::compute::KernelArgs;
 use crate::cli::options::database::{DatabaseArgs, block_on};
-use crate::cli::processes::interpreter::{Interpreter, Stack};
+use crate::cli::processes::interpreter::{Interpreter, Stack, resolved};
 use crate::cli::terminal::output::{tell, write_result};
 use crate::report::{bytes, printable, significant};
 use crate::space::Loader;
@@ -23,6 +23,7 @@ use crate::store::Store;
 use peft_tune_core::plan::Vectors;
 use peft_tune_core::predict::Headline;
 use peft_tune_core::recipe::Precision;
+use peft_tune_engine::data::cache_folder;
 use peft_tune_engine::profile::CeilingSource;
 use peft_tune_kernels::device;
 
@@ -151,15 +152,17 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let diagnosis = diagnose(threads, &found, gpu, trl, unsloth, auto);
     let text = match args.json {
         true => serde_json::to_string_pretty(&diagnosis).map_err(CliError::failed)? + "\n",
-        false if args.report => report(&diagnosis.to_text()),
+        false if args.report => report(&diagnosis.to_text(), args.python.as_deref(), &args.database),
         false => diagnosis.to_text(),
     };
     write_result(&text)
 }
 
 /// A diagnosis as Markdown for an issue, without what tells whose machine it is.
-fn report(text: &str) -> String {
-    format!("```text\n{}```\n", Anonymous::here().text(text))
+fn report(text: &str, python: Option<&Path>, database: &DatabaseArgs) -> String {
+    let paths = python.map(resolved).into_iter().chain([database.path()]);
+    let anonymous = Anonymous::here(paths.chain(cache_folder()));
+    format!("```text\n{}```\n", anonymous.text(text))
 }
 
 /// Ceilings of all precisions, and whether something was measured for them.

@@ -34,7 +34,7 @@ pub(in crate::cli) fn given(price: HourlyPrice) -> DevicePrice {
     DevicePrice::given(price, SOURCE)
 }
 
-/// The price of a device that a plan is for: what an option says, else what the study does, else what a public list has.
+/// The price of a device that a plan is for: what an option says, else what the study does, else what the built-in list has.
 ///
 /// # Errors
 /// Bad input: a price of another device.
@@ -57,7 +57,7 @@ pub(in crate::cli) fn price_of_planned(
         .or_else(|| DevicePrice::listed(device?)))
 }
 
-/// The price of one of many devices: what an option says of it, else what a public list has.
+/// The price of one of many devices: what an option says of it, else what the built-in list has.
 ///
 /// # Errors
 /// Bad input: a price that names no device.

@@ -28,8 +28,8 @@ pub(in crate::cli) struct Args {
     /// Settings to show, best throughput first.
     #[arg(long, value_name = "N", default_value_t = 10, conflicts_with_all = ["stack", "check"])]
     pub(super) top: usize,
-    /// Price of an hour of the planned device, in US dollars, such as `2.49/h`, instead of the file's `price` or that of a public list.
-    /// With --gpus, of the device that it names, such as `L4=0.70/h`; then it may be given several times.
+    /// Price of an hour of the planned device, in US dollars, such as `2.49/h`, instead of the file's `price` or an unchecked one of
+    /// the built-in list. With --gpus, of the device that it names, such as `L4=0.70/h`; then it may be given several times.
     #[arg(long, value_name = "PRICE", value_parser = price_option, conflicts_with_all = ["stack", "check", "step"])]
     pub(super) price: Vec<PriceOption>,
     /// Rank all devices that have data sheets by what the study's training costs there, with its time and the settings that fit.

@@ -8,7 +8,7 @@ use crate::cli::data::prepare::file_bytes;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::study::track;
 use crate::report::{about_duration, bytes, dollars, metric_words, price_text, printable};
-use crate::space::Study;
+use crate::space::{Dollars, Study};
 use crate::tune::{CostSurvey, Forecast, Progress};
 use crate::worker::Placement;
 use peft_tune_core::predict::WorkerPrice;
@@ -16,14 +16,15 @@ use peft_tune_core::predict::WorkerPrice;
 /// Workers that are named one by one.
 const NAMED: usize = 4;
 
-/// What is known at once: the budget, a trial, the files, the workers.
+/// What is known at once: the budget, with the `sum` that it is the time of, a trial, the files, the workers.
 pub(super) fn plan_text(
     study: &Study,
     database: &DatabaseArgs,
     slots: &[Placement],
     together: Option<String>,
+    sum: Option<Dollars>,
 ) -> String {
-    let mut text = format!("study {}: {}", printable(&study.name), budget_text(study));
+    let mut text = format!("study {}: {}", printable(&study.name), budget_text(study, sum));
     let mut add = |name: &str, value: String| {
         // Writing to a string cannot fail.
         let _ = write!(text, "\n  {name:<8} {}", printable(&value));
@@ -65,11 +66,12 @@ pub(super) fn plan_text(
     text
 }
 
-/// `up to 80 trials, then repeats of the best to be sure of them, all within 2 min`.
-fn budget_text(study: &Study) -> String {
+/// `up to 80 trials, then repeats of the best to be sure of them, all within 2 min`, or within `$5.00 = 30 min`.
+fn budget_text(study: &Study, sum: Option<Dollars>) -> String {
     let budget = &study.budget;
     let trials = budget.trials.map(|trials| format!("up to {trials} trials"));
-    let time = budget.time_s.map(about_duration);
+    let sum = sum.map_or_else(String::new, |sum| format!("{} = ", dollars(sum.0)));
+    let time = budget.time_s.map(|time| format!("{sum}{}", about_duration(time)));
     let repeats = study
         .confirm
         .map_or("", |_| ", then repeats of the best to be sure of them");
@@ -174,6 +176,26 @@ fn and(words: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::space::{ReadOptions, StudyFile};
+
+    #[test]
+    fn a_sum_is_told_with_the_time_that_it_pays() {
+        let text = |lines: &str, sum| {
+            let text = format!("model: m\ndata: {{train: [a.jsonl]}}\nspace: {{rank: [4, 8]}}\nbudget: {lines}\n");
+            let options = ReadOptions { check_files: false };
+            let study = StudyFile::parse(std::path::Path::new("space.yaml"), &text, options).unwrap();
+            budget_text(&study, sum)
+        };
+        let told = text("{trials: 80, time: 30m}", Some(Dollars(5.0)));
+        assert!(
+            told.starts_with("up to 80 trials") && told.ends_with("within $5.00 = 30 min"),
+            "{told}"
+        );
+        let told = text("{time: 30m}", Some(Dollars(5.0)));
+        assert!(told.ends_with("$5.00 = 30 min"), "{told}");
+        let told = text("{time: 30m}", None);
+        assert!(told.ends_with("30 min") && !told.contains('='), "{told}");
+    }
 
     #[test]
     fn a_study_that_goes_on_says_what_its_budget_counts() {

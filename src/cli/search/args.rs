@@ -29,12 +29,12 @@ pub(in crate::cli) struct Args {
     /// Time that the study may take in all, confirmation included, such as `30m`, instead of the file's `budget: time`.
     #[arg(long, value_name = "TIME")]
     pub(super) time: Option<Seconds>,
-    /// Price of an hour of one device that the trials run on, in US dollars, such as `2.49/h`, instead of the file's `price` or that of a
-    /// public list.
+    /// Price of an hour of one device that the trials run on, in US dollars, such as `2.49/h`, instead of the file's `price` or an
+    /// unchecked one of the built-in list.
     #[arg(long, value_name = "PRICE")]
     pub(super) price: Option<HourlyPrice>,
-    /// Money that the study may cost in all, confirmation included, such as `$5`: the time that its price pays, instead of the file's
-    /// `budget: time`.
+    /// Money for the trials' and their confirmation's own seconds in all, such as `5`, in quotes if written with `$`: the time that
+    /// `--price`, or the file's `price`, pays, instead of the file's `budget: time`.
     #[arg(long, value_name = "SUM", conflicts_with = "time")]
     pub(super) budget: Option<Dollars>,
     /// Most time that the search waits at its end for other programs to leave the processors alone, to measure again what they

@@ -73,7 +73,7 @@ pub(in crate::cli) fn run(mut args: Args) -> Result<(), CliError> {
             target_stack::of_study(&study)?;
         }
         let sampler = sampler_of(&study, &study.problem(), Knowledge::default())?;
-        return dry_run::run(&args.database, &study, sampler, &args.workers, args.json);
+        return dry_run::run(&args.database, &study, args.budget, sampler, &args.workers, args.json);
     }
     if args.detach {
         let own_log = args.log.log_file.is_none();

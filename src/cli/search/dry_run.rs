@@ -12,8 +12,8 @@ use crate::cli::data::study_rows::StudyRows;
 use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::cli::study::track;
 use crate::cli::terminal::output::write_result;
-use crate::report::{duration, param_value, thread_count};
-use crate::space::{Backend, Study, WarmStart};
+use crate::report::{dollars, duration, param_value, thread_count};
+use crate::space::{Backend, Dollars, Study, WarmStart};
 use crate::store::Store;
 use crate::tune::baseline;
 use crate::worker::{Placement, usable_cpus};
@@ -37,14 +37,15 @@ struct Found {
     widenings: Vec<Widening>,
 }
 
-/// Prints the trials that would come next, and where they would run. No trial runs, nothing is measured, and the results database
-/// stays as it is; the rows are read and tokenised as a search would.
+/// Prints the trials that would come next, where they would run, and the `sum` that the budget is the time of. No trial runs,
+/// nothing is measured, and the results database stays as it is; the rows are read and tokenised as a search would.
 ///
 /// # Errors
 /// Bad input, as a search would find it in the study's file, its database and its devices.
 pub(super) fn run(
     database: &DatabaseArgs,
     study: &Study,
+    sum: Option<Dollars>,
     mut sampler: Box<dyn Sampler>,
     workers: &WorkerArgs,
     as_json: bool,
@@ -64,7 +65,7 @@ pub(super) fn run(
             "run_by_process": found.process,
             "finished": finished,
             "spent_s": found.spent_s,
-            "budget": {"trials": study.budget.trials, "time_s": study.budget.time_s},
+            "budget": {"trials": study.budget.trials, "time_s": study.budget.time_s, "usd": sum.map(|sum| sum.0)},
             "sampler": study.sampler.kind.name(),
             "phases": phases(study),
             "track": study.track.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -76,7 +77,7 @@ pub(super) fn run(
         serde_json::to_string_pretty(&value).map_err(CliError::failed)? + "\n"
     } else {
         let runs_on = (slots.as_slice(), workers.together_text());
-        to_text(study, database, (&found, finished), runs_on, (&repeated, &next))
+        to_text(study, sum, database, (&found, finished), runs_on, (&repeated, &next))
     };
     write_result(&text)
 }
@@ -229,6 +230,7 @@ fn finished_text(finished: usize, variants: u64) -> String {
 
 fn to_text(
     study: &Study,
+    sum: Option<Dollars>,
     database: &DatabaseArgs,
     (found, finished): (&Found, usize),
     (slots, together): (&[Placement], Option<String>),
@@ -253,9 +255,10 @@ fn to_text(
         );
     }
     let trials = study.budget.trials.map(|trials| format!("{trials} trials in all"));
+    let sum = sum.map_or_else(String::new, |sum| format!("{} = ", dollars(sum.0)));
     let time = study.budget.time_s.map(|time| {
         format!(
-            "{} in all, of which {} are spent",
+            "{sum}{} in all, of which {} are spent",
             duration(time),
             duration(found.spent_s)
         )

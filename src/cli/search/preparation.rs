@@ -30,7 +30,13 @@ pub(super) async fn prepare(args: &Args, study: &Study, progress: &SearchProgres
     let target = target_stack::of_study(study)?;
     let (slots, stack) = (args.workers.slots(study)?, args.workers.stack.as_ref());
     let together = args.workers.together_text();
-    say(Some(announcement::plan_text(study, &args.database, &slots, together)));
+    say(Some(announcement::plan_text(
+        study,
+        &args.database,
+        &slots,
+        together,
+        args.budget,
+    )));
     let price = search_price::of_workers(study, &args.workers)?;
     let mut grounds = None;
     let mut store = None;

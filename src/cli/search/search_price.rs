@@ -1,4 +1,5 @@
-//! Price of a search's workers: what the command line says, else the study, else a public list; and the time that a sum pays.
+//! Price of a search's workers: what the command line says, else the study, else the built-in list; and the time that a sum pays,
+//! which the unchecked list does not decide.
 
 use super::changed_inputs::device_input;
 use super::worker_args::WorkerArgs;
@@ -15,7 +16,7 @@ const MOST_S: f64 = 10.0 * 366.0 * 86_400.0;
 /// Settles what the devices of a search cost, and where a sum is its `budget`, the time that this pays.
 ///
 /// # Errors
-/// Bad input: a sum without a price; errors of [`WorkerArgs::slots`].
+/// Bad input: a sum where nobody said a price; errors of [`WorkerArgs::slots`].
 pub(super) fn settle(
     study: &mut Study,
     workers: &WorkerArgs,
@@ -23,22 +24,32 @@ pub(super) fn settle(
     budget: Option<Dollars>,
 ) -> Result<(), CliError> {
     let device = device_of(study, workers)?;
-    let listed = || DevicePrice::listed(predict::device_of_driver(device.as_deref()?)?.name);
+    let sheet = device.as_deref().and_then(predict::device_of_driver);
+    let listed = sheet.and_then(|sheet| DevicePrice::listed(sheet.name));
     let of_study = study.price.take();
-    study.price = price.map(given).or(of_study).or_else(listed);
-    let Some(Dollars(sum)) = budget else {
+    let said = price.map(given).or(of_study);
+    let Some(sum) = budget else {
+        study.price = said.or(listed);
         return Ok(());
     };
-    let Some(price) = of_workers(study, workers)? else {
-        return Err(CliError::bad(format!(
-            "`--budget '{}'`: no price of {} is known: give one with `--price`, such as `--price 0.50/h`, or with `price` in the study's \
-             file",
-            dollars(sum),
-            device.as_deref().unwrap_or("what the trials run on")
-        )));
+    let price = WorkerPrice {
+        device: said.ok_or_else(|| unsaid(sum, device.as_deref(), listed.as_ref()))?,
+        devices: devices_of(study, workers)?,
     };
-    study.budget.time_s = Some(price.seconds(sum).min(MOST_S));
+    study.budget.time_s = Some(price.seconds(sum.0).min(MOST_S));
+    study.price = Some(price.device);
     Ok(())
+}
+
+/// The refusal of a sum for devices that nobody said the price of.
+fn unsaid(sum: Dollars, device: Option<&str>, listed: Option<&DevicePrice>) -> CliError {
+    let device = device.unwrap_or("what the trials run on");
+    let but = listed.map_or_else(String::new, |price| format!(" but the list's ({})", price.source));
+    CliError::bad(format!(
+        "`--budget '{}'`: no price of {device} is known{but}: give what yours costs with `--price`, such as `--price 0.50/h`, or \
+         with `price` in the study's file",
+        dollars(sum.0)
+    ))
 }
 
 /// Price of a worker of a search whose devices' price is settled; `None` where that is not known.
@@ -49,10 +60,15 @@ pub(super) fn of_workers(study: &Study, workers: &WorkerArgs) -> Result<Option<W
     let Some(device) = study.price.clone() else {
         return Ok(None);
     };
+    let devices = devices_of(study, workers)?;
+    Ok(Some(WorkerPrice { device, devices }))
+}
+
+/// Number of the devices that a worker holds.
+fn devices_of(study: &Study, workers: &WorkerArgs) -> Result<u64, CliError> {
     // Processes on the processor share the machine, and a command's parameters are its own.
     let is_one = study.base.is_none() || device_of(study, workers)?.as_deref() == Some("cpu");
-    let devices = if is_one { 1 } else { study.most_devices() as u64 };
-    Ok(Some(WorkerPrice { device, devices }))
+    Ok(if is_one { 1 } else { study.most_devices() as u64 })
 }
 
 /// Name of what a search's first worker computes on, as its driver has it, or `cpu`; `None` where a command or a launcher decides.
@@ -96,10 +112,31 @@ mod tests {
             unsaid.contains("no price of cpu is known") && unsaid.contains("--price 0.50/h"),
             "{unsaid}"
         );
+        let paid = settled("", Some("2/h"), Some("$5")).unwrap();
+        assert_eq!(
+            (paid.budget.time_s, paid.price.unwrap().source.as_str()),
+            (Some(9000.0), "--price")
+        );
         let source = |price| settled("price: 2/h\n", price, None).unwrap().price.unwrap().source;
         assert_eq!(
             (source(None).as_str(), source(Some("1/h")).as_str()),
             ("the study file", "--price")
+        );
+    }
+
+    #[test]
+    fn a_sum_for_a_device_of_the_list_asks_for_its_price() {
+        let listed = DevicePrice::listed("H200").unwrap();
+        let told = unsaid(Dollars(5.0), Some("NVIDIA H200"), Some(&listed)).to_string();
+        assert!(
+            told.contains("no price of NVIDIA H200 is known but the list's (RunPod's price as reported by others"),
+            "{told}"
+        );
+        assert!(told.contains("give what yours costs with `--price`"), "{told}");
+        let told = unsaid(Dollars(5.0), None, None).to_string();
+        assert!(
+            told.contains("no price of what the trials run on is known: give"),
+            "{told}"
         );
     }
 }

@@ -65,7 +65,7 @@ pub struct StudyFile {
     #[serde(default)]
     pub budget: BudgetEntry,
     /// Price of an hour of one device that the trials run on, in US dollars (`2.49/h`): what the search and full trainings cost
-    /// is then said. Default: that of a public list, where it has the device.
+    /// is then said. Default: an unchecked one of the built-in list, where it has the device.
     pub price: Option<HourlyPrice>,
     /// Stops trials that cannot enter the front; default `dominance` where the training phase evaluates often enough.
     pub pruner: Option<PrunerEntry>,

@@ -21,7 +21,7 @@ const HOUR_S: f64 = 3600.0;
 pub struct DevicePrice {
     /// US dollars.
     pub usd_per_h: f64,
-    /// Whoever says so, in words: the study file, an option, or a public list with its day.
+    /// Whoever says so, in words: the study file, an option, or the built-in list with provider and day.
     pub source: String,
 }
 
@@ -48,7 +48,10 @@ impl DevicePrice {
         let row = list_price(device)?;
         Some(Self {
             usd_per_h: row.usd_per_h,
-            source: format!("list price of {} on {}, yours may differ", row.provider, row.date),
+            source: format!(
+                "{}'s price as reported by others on {}, not checked; yours may differ",
+                row.provider, row.date
+            ),
         })
     }
 
@@ -86,9 +89,12 @@ mod tests {
     }
 
     #[test]
-    fn a_listed_price_says_whose_and_of_when_it_is() {
+    fn a_listed_price_says_whose_and_of_when_it_is_and_that_nobody_checked_it() {
         let listed = DevicePrice::listed("H100 SXM").unwrap();
-        assert_eq!(listed.source, "list price of Lambda on 2026-09-20, yours may differ");
+        assert_eq!(
+            listed.source,
+            "Lambda's price as reported by others on 2026-09-20, not checked; yours may differ"
+        );
         assert_eq!(DevicePrice::listed("this machine"), None);
     }
 }

@@ -1,11 +1,9 @@
-//! Prices of rented devices, as some who rent them out list them: a start where nobody says what theirs costs.
+//! Prices of rented devices, as third parties transcribed them from those who rent them out: a start where nobody says what
+//! theirs costs.
 //!
-//! On-demand prices of one device an hour in US dollars, without storage, traffic and tax, each with the day on which the list
-//! was read. Lists change within weeks and differ twofold between providers, so that whoever shows one says whose it is and of
-//! when. Devices without a row have no price.
-//!
-//! Sources: Lambda <https://lambda.ai/instances>, RunPod (Secure Cloud) <https://www.runpod.io/pricing>, OpenRelay
-//! <https://openrelay.inc/pricing>. Where a list has a device in machines of several sizes, the row is of the smallest one.
+//! On-demand prices of one device an hour in US dollars, of Lambda and of RunPod (Secure Cloud). None was read at the provider
+//! or checked there, so that whoever shows one says so, with the provider and the day, and none decides how long a search
+//! spends. Devices without a row have no price.
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,8 +11,9 @@ pub struct ListPrice {
     /// Name in the table of data sheets.
     pub device: &'static str,
     pub usd_per_h: f64,
+    /// Whoever rents the device out.
     pub provider: &'static str,
-    /// Day on which the list was read, ISO 8601.
+    /// Day of which the transcription is, ISO 8601.
     pub date: &'static str,
 }
 
@@ -28,7 +27,7 @@ const fn price(device: &'static str, usd_per_h: f64, provider: &'static str, dat
 }
 
 /// The table.
-pub const LIST_PRICES: [ListPrice; 13] = [
+pub const LIST_PRICES: [ListPrice; 11] = [
     price("A100 40GB", 1.99, "Lambda", "2026-09-20"),
     price("A100 80GB", 2.79, "Lambda", "2026-09-20"),
     price("A100 80GB PCIe", 1.79, "RunPod", "2026-11-09"),
@@ -39,8 +38,6 @@ pub const LIST_PRICES: [ListPrice; 13] = [
     price("B200", 6.99, "Lambda", "2026-09-20"),
     price("A10", 1.29, "Lambda", "2026-09-20"),
     price("RTX A6000", 1.09, "Lambda", "2026-09-20"),
-    price("RTX 3090", 0.18, "OpenRelay", "2026-09-20"),
-    price("RTX 4090", 0.29, "OpenRelay", "2026-09-20"),
     price("V100 16GB", 0.79, "Lambda", "2026-09-20"),
 ];
 
@@ -54,6 +51,20 @@ mod tests {
     use super::*;
     use crate::predict::DEVICES;
 
+    /// Whether a text is a day of the calendar, such as `2026-09-20`.
+    fn is_day(text: &str) -> bool {
+        let parts: Vec<Option<u16>> = text.split('-').map(|part| part.parse().ok()).collect();
+        let [Some(2020..), Some(month), Some(day)] = parts[..] else {
+            return false;
+        };
+        let days = match month {
+            2 => 29,
+            4 | 6 | 9 | 11 => 30,
+            _ => 31,
+        };
+        text.len() == 10 && (1..=12).contains(&month) && (1..=days).contains(&day)
+    }
+
     #[test]
     fn rows_are_of_devices_with_data_sheets_each_once_and_dated() {
         for (index, row) in LIST_PRICES.iter().enumerate() {
@@ -63,10 +74,19 @@ mod tests {
                 "{row:?}"
             );
             assert!((0.05..50.0).contains(&row.usd_per_h), "{row:?}");
-            let is_day = row.date.len() == 10 && row.date.split('-').all(|part| part.parse::<u16>().is_ok());
-            assert!(is_day && !row.provider.is_empty(), "{row:?}");
+            assert!(is_day(row.date) && !row.provider.is_empty(), "{row:?}");
         }
         assert_eq!(list_price("H200").unwrap().usd_per_h, 4.59);
         assert_eq!(list_price("cpu"), None);
+        for wrong in [
+            "2026-99-99",
+            "2026-00-10",
+            "2026-04-31",
+            "2026-9-20",
+            "20-09-2026",
+            "today",
+        ] {
+            assert!(!is_day(wrong), "{wrong}");
+        }
     }
 }

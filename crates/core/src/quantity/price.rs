@@ -1,4 +1,4 @@
-//! Money in US dollars: the price of an hour, `2.49/h`, and a sum, `$5`.
+//! Money in US dollars: the price of an hour, `2.49/h`, and a sum, `5`.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -13,7 +13,7 @@ use super::{Quantity, QuantityError, QuantityVisitor, schema_of};
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct HourlyPrice(pub f64);
 
-/// A sum of US dollars: `$5`, `0.50`, or a plain number.
+/// A sum of US dollars: `5`, `$0.50`. A shell takes `$5` for a variable, so that examples are without the sign.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Dollars(pub f64);
 
@@ -42,7 +42,7 @@ impl Quantity for HourlyPrice {
 }
 
 impl Quantity for Dollars {
-    const EXPECTED: &'static str = "a sum above 0 in US dollars, such as $5 or 0.50";
+    const EXPECTED: &'static str = "a sum above 0 in US dollars, such as 5 or 0.50";
     const NAME: &'static str = "Dollars";
     const PATTERN: &'static str = r"^\s*\$?\s*[0-9][0-9_]*(\.[0-9]+)?\s*$";
 
