@@ -217,9 +217,19 @@ const CASES: &[Case] = &[
             ("max_grad_norm", "0.3"),
             ("warmup", "0.03"),
             ("sequence_length", "768"),
-            ("gradient_checkpointing", "none"),
+            ("gradient_checkpointing", "full"),
             ("train", "train.jsonl"),
         ],
+        &[],
+    ),
+    case(
+        "trl_kbit_alone.py",
+        &[("precision", "nf4"), ("rank", "8"), ("gradient_checkpointing", "none")],
+        &[],
+    ),
+    case(
+        "trl_recomputed.py",
+        &[("precision", "bf16"), ("rank", "8"), ("gradient_checkpointing", "full")],
         &[],
     ),
     case(
