@@ -86,9 +86,11 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     }
     trainer::read(reader, &TRAINER)?;
     course(reader)?;
-    // `offload` and other words are forms of it.
+    // `unsloth`, `offload` and words that begin so are forms of it.
     let form = keys.text("gradient_checkpointing")?;
-    let offloads = form.as_ref().is_some_and(|form| form.starts_with("offload"));
+    let offloads = form
+        .as_ref()
+        .is_some_and(|form| form.starts_with("offload") || form == "unsloth");
     let offloading = keys.text("activation_offloading")?.map(|form| form != "false");
     reader.recomputes(
         form.map(|form| form != "false"),
