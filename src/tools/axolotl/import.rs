@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::keys::NO_WARMUP;
 use super::memory;
 use crate::tools::Tool;
 use crate::tools::import::data::{hub_set, is_file, located, on_hub, rename};
@@ -125,6 +126,20 @@ fn course(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         reader.said("min_lr_rate");
     }
     reader.later.evaluations_per_epoch = keys.number("evals_per_epoch")?.filter(|times| *times > 0.0);
+    warmup(reader)
+}
+
+/// The warm-up that axolotl takes where neither key says one: 3% of the steps, or 100 where that is less.
+fn warmup(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    // The Trainer's schedule of that name has none.
+    let has_none = reader.keys.text("lr_scheduler")?.as_deref() == Some("constant");
+    let schedule = &mut reader.recipe.schedule;
+    if schedule.warmup == 0.0 && !has_none {
+        schedule.warmup = 0.03;
+        reader.said("warmup");
+    } else if schedule.warmup <= NO_WARMUP {
+        schedule.warmup = 0.0;
+    }
     Ok(())
 }
 
