@@ -153,6 +153,14 @@ const CASES: &[Case] = &[
         &[],
     ),
     case(
+        "unsloth_vllm.py",
+        &[("rank", "8"), ("sequence_length", "256")],
+        &[
+            "`fast_inference: true` is not carried over: vLLM lies beside the model there",
+            "`resize_model_vocab: 40000` is not carried over: the embedding gets another size there",
+        ],
+    ),
+    case(
         "unsloth_length.py",
         &[("sequence_length", "256")],
         &["`max_length` is 1024"],
@@ -221,6 +229,11 @@ const CASES: &[Case] = &[
             ("train", "train.jsonl"),
         ],
         &[],
+    ),
+    case(
+        "trl_loaded_by_branch.py",
+        &[("precision", "bf16"), ("rank", "8")],
+        &["trl_loaded_by_branch.py:8: `--qlora` is an option of the script: its default is taken"],
     ),
     case(
         "trl_kbit_alone.py",
