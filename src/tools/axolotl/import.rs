@@ -165,13 +165,15 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         false => LossOn::Completions,
     };
     long_rows(reader)?;
-    let (mut train, mut splits) = (Vec::new(), Vec::new());
+    let (mut train, mut splits, mut layouts) = (Vec::new(), Vec::new(), Vec::new());
     for set in keys.items("datasets", "datasets.") {
         train.extend(reader.files_of_set(&set, "path", "datasets.path")?);
         splits.push(set.text("split")?);
         rows(reader, &set)?;
+        layouts.push(reader.layout_of_set());
         reader.part_unread(&set, "datasets.");
     }
+    reader.take_layout("datasets.type", layouts);
     // Running text, which is read as it comes.
     if let Some(id) = keys.raw(TEXTS).and_then(Value::as_str) {
         match hub_set(id, None, None) {

@@ -203,7 +203,7 @@ fn length(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
 
 fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
-    let (mut train, mut splits): (Vec<PathBuf>, Vec<_>) = (Vec::new(), Vec::new());
+    let (mut train, mut splits, mut layouts): (Vec<PathBuf>, Vec<_>, Vec<_>) = (Vec::new(), Vec::new(), Vec::new());
     for set in keys.items("dataset", "dataset.") {
         let class = set.text("_component_")?.unwrap_or_default();
         let builder = Builder::of(&class);
@@ -212,6 +212,7 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             Some(builder) => rows(reader, &set, builder)?,
             None => reader.unknown_word("dataset._component_", &class, "what the columns of the first row tell"),
         }
+        layouts.push(reader.layout_of_set());
         train.extend(source(reader, &set, builder)?);
         splits.push(set.text("split")?);
         reader.value("packing", "packed", &set)?;
@@ -219,6 +220,7 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         reader.recipe.training.shuffle |= set.flag("shuffle")?.unwrap_or(false);
         reader.part_unread(&set, "dataset.");
     }
+    reader.take_layout("dataset._component_", layouts);
     reader.recipe.data.train = train.into();
     match splits.as_slice() {
         [Some(one)] => match Split::of(one) {
