@@ -513,6 +513,13 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["refused_prefix.py:4", "`PrefixTuningConfig`", "no LoRA"],
     ),
     (
+        "refused_options.py",
+        &[
+            "refused_options.py:8: `get_peft_config` takes the adapter from the options",
+            "its YAML",
+        ],
+    ),
+    (
         "refused_loss.py",
         &[
             "refused_loss.py:6: by `loss_type: ipo` TRL",

@@ -23,10 +23,10 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     for (name, key) in [
         ("micro_batch", "batch_size"),
         ("gradient_accumulation", "gradient_accumulation_steps"),
-        ("torch_compile", "compile"),
     ] {
         reader.value(name, key, keys)?;
     }
+    compiler(reader)?;
     if let Some(tokenizer) = keys.part("tokenizer", "tokenizer.") {
         reader.value("sequence_length", "max_seq_len", &tokenizer)?;
         let _ = tokenizer.has("_component_");
@@ -56,6 +56,17 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         preference::factor(reader, &loss, &["beta"])?;
     }
     data(reader)
+}
+
+/// Whether the model is compiled: a flag, or one of those of its parts.
+fn compiler(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let Some(parts) = keys.part("compile", "compile.") else {
+        return reader.value("torch_compile", "compile", keys);
+    };
+    reader.recipe.torch.torch_compile = parts.flag("model")?.unwrap_or(true);
+    reader.said("torch_compile");
+    Ok(())
 }
 
 /// Adapter and precision, which are arguments of the model's builder.

@@ -206,8 +206,15 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
 
 fn template(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
-    let template = keys.text("chat_template_path")?;
-    reader.recipe.data.chat_template = template.map(|path| located(keys.path(), &path));
+    if let Some(path) = keys.text("chat_template_path")? {
+        let file = located(keys.path(), &path);
+        let is_jinja = file.extension().is_some_and(|end| end == "jinja");
+        match is_jinja || file.is_file() {
+            true => reader.recipe.data.chat_template = Some(file),
+            // A model whose tokenizer has the template.
+            false => reader.unknown_word("chat_template_path", &path, "the tokenizer's own template"),
+        }
+    }
     let field = keys.text("dataset_text_field")?;
     rename(&mut reader.recipe.data, "text", field);
     Ok(())
