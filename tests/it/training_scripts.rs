@@ -153,6 +153,14 @@ const CASES: &[Case] = &[
         &[],
     ),
     case(
+        "unsloth_vllm.py",
+        &[("rank", "8"), ("sequence_length", "256")],
+        &[
+            "`fast_inference: true` is not carried over: vLLM lies beside the model there",
+            "`resize_model_vocab: 40000` is not carried over: the embedding gets another size there",
+        ],
+    ),
+    case(
         "unsloth_length.py",
         &[("sequence_length", "256")],
         &["`max_length` is 1024"],
@@ -217,9 +225,24 @@ const CASES: &[Case] = &[
             ("max_grad_norm", "0.3"),
             ("warmup", "0.03"),
             ("sequence_length", "768"),
-            ("gradient_checkpointing", "none"),
+            ("gradient_checkpointing", "full"),
             ("train", "train.jsonl"),
         ],
+        &[],
+    ),
+    case(
+        "trl_loaded_by_branch.py",
+        &[("precision", "bf16"), ("rank", "8")],
+        &["trl_loaded_by_branch.py:8: `--qlora` is an option of the script: its default is taken"],
+    ),
+    case(
+        "trl_kbit_alone.py",
+        &[("precision", "nf4"), ("rank", "8"), ("gradient_checkpointing", "none")],
+        &[],
+    ),
+    case(
+        "trl_recomputed.py",
+        &[("precision", "bf16"), ("rank", "8"), ("gradient_checkpointing", "full")],
         &[],
     ),
     case(
@@ -488,6 +511,13 @@ const REFUSED: &[(&str, &[&str])] = &[
     (
         "refused_prefix.py",
         &["refused_prefix.py:4", "`PrefixTuningConfig`", "no LoRA"],
+    ),
+    (
+        "refused_options.py",
+        &[
+            "refused_options.py:8: `get_peft_config` takes the adapter from the options",
+            "its YAML",
+        ],
     ),
     (
         "refused_loss.py",

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::keys::NO_WARMUP;
 use super::memory;
 use crate::tools::Tool;
 use crate::tools::import::data::{hub_set, is_file, located, on_hub, rename};
@@ -86,9 +87,11 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     }
     trainer::read(reader, &TRAINER)?;
     course(reader)?;
-    // `offload` and other words are forms of it.
+    // `unsloth`, `offload` and words that begin so are forms of it.
     let form = keys.text("gradient_checkpointing")?;
-    let offloads = form.as_ref().is_some_and(|form| form.starts_with("offload"));
+    let offloads = form
+        .as_ref()
+        .is_some_and(|form| form.starts_with("offload") || form == "unsloth");
     let offloading = keys.text("activation_offloading")?.map(|form| form != "false");
     reader.recomputes(
         form.map(|form| form != "false"),
@@ -123,6 +126,20 @@ fn course(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         reader.said("min_lr_rate");
     }
     reader.later.evaluations_per_epoch = keys.number("evals_per_epoch")?.filter(|times| *times > 0.0);
+    warmup(reader)
+}
+
+/// The warm-up that axolotl takes where neither key says one: 3% of the steps, or 100 where that is less.
+fn warmup(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    // The Trainer's schedule of that name has none.
+    let has_none = reader.keys.text("lr_scheduler")?.as_deref() == Some("constant");
+    let schedule = &mut reader.recipe.schedule;
+    if schedule.warmup == 0.0 && !has_none {
+        schedule.warmup = 0.03;
+        reader.said("warmup");
+    } else if schedule.warmup <= NO_WARMUP {
+        schedule.warmup = 0.0;
+    }
     Ok(())
 }
 
@@ -148,13 +165,15 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         false => LossOn::Completions,
     };
     long_rows(reader)?;
-    let (mut train, mut splits) = (Vec::new(), Vec::new());
+    let (mut train, mut splits, mut layouts) = (Vec::new(), Vec::new(), Vec::new());
     for set in keys.items("datasets", "datasets.") {
         train.extend(reader.files_of_set(&set, "path", "datasets.path")?);
         splits.push(set.text("split")?);
         rows(reader, &set)?;
+        layouts.push(reader.layout_of_set());
         reader.part_unread(&set, "datasets.");
     }
+    reader.take_layout("datasets.type", layouts);
     // Running text, which is read as it comes.
     if let Some(id) = keys.raw(TEXTS).and_then(Value::as_str) {
         match hub_set(id, None, None) {

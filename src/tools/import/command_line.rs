@@ -102,9 +102,23 @@ fn options_of(words: &[String]) -> Map<String, Value> {
                 }
             }
         };
-        all.insert(name.to_owned(), value);
+        let (key, value) = key_of(name, value);
+        all.insert(key, value);
     }
     all
+}
+
+/// The key of an option with its value, as transformers' parser has them: dashes are underscores, and `--no_packing` alone is
+/// `packing: false`.
+fn key_of(name: &str, value: Value) -> (String, Value) {
+    let name = name.replace('-', "_");
+    let is_bare = value == Value::Bool(true);
+    // That one is a key of its own.
+    let flag = name.strip_prefix("no_").filter(|flag| is_bare && *flag != "cuda");
+    match flag.map(str::to_owned) {
+        Some(flag) => (flag, Value::Bool(false)),
+        None => (name, value),
+    }
 }
 
 /// A word as a value: a map or a list where it is one of JSON, else the text.
@@ -263,6 +277,15 @@ mod tests {
         );
         assert_eq!(CommandLine::all("lora_r: 8\nnot: --an option\n").len(), 1);
         assert_eq!(CommandLine::all("just words\n---\n-x\n"), []);
+    }
+
+    #[test]
+    fn options_are_called_with_dashes_too_and_turned_off_by_no() {
+        let line = one("trl sft --learning-rate 7e-4 --use-peft --no-packing --no_shuffle --no_cuda --no_name 8");
+        let expected = json!({
+            "learning_rate": "7e-4", "use_peft": true, "packing": false, "shuffle": false, "no_cuda": true, "no_name": "8",
+        });
+        assert_eq!(Value::Object(line.options), expected);
     }
 
     proptest! {

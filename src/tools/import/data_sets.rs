@@ -1,12 +1,16 @@
 //! Data sets of a file, as its reader takes them: their files, shares and splits.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde_json::Value;
 
 use super::data::{Split, files, hub_address, is_file, located, on_hub};
 use super::{Keys, Reader, StackFileError};
-use peft_tune_core::recipe::{HubDataSet, HubPart, TrainingData, TrainingSet};
+use peft_tune_core::recipe::{DataFormat, HubDataSet, HubPart, TemplateTargets, TrainingData, TrainingSet};
+
+/// What a row of a data set is, with the names of its columns.
+pub(in crate::tools) type Layout = (DataFormat, BTreeMap<String, String>);
 
 impl Reader<'_> {
     /// Says that a data set is neither a file nor on the hub.
@@ -73,6 +77,29 @@ impl Reader<'_> {
             sets.len()
         ));
         sets.concat().into()
+    }
+
+    /// The layout that was read of a data set, which leaves none for the next one.
+    pub(in crate::tools) fn layout_of_set(&mut self) -> Layout {
+        let data = &mut self.recipe.data;
+        (std::mem::take(&mut data.format), std::mem::take(&mut data.columns))
+    }
+
+    /// Takes the layout that all data sets have. Rows of several ones are read by their columns, which is told with the key.
+    pub(in crate::tools) fn take_layout(&mut self, key: &str, layouts: Vec<Layout>) {
+        let is_one = layouts.windows(2).all(|pair| pair[0] == pair[1]);
+        let Some((format, columns)) = layouts.into_iter().next() else {
+            return;
+        };
+        if is_one {
+            (self.recipe.data.format, self.recipe.data.columns) = (format, columns);
+            return;
+        }
+        self.recipe.data.template_targets = TemplateTargets::default();
+        self.data_note(format!(
+            "rows of the data sets have several layouts (`{key}`): all are read by the columns of the first row; name rows of one layout \
+             with `--data`"
+        ));
     }
 
     /// Takes a number of rows, or a share of them, from the texts of the splits of all data sets. One that is for a part of them alone

@@ -86,17 +86,27 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     data(reader)
 }
 
-/// Packing by either key. Without the second one rows in one sequence see each other there.
+/// Packing by either key, or by the stage. Without the second key rows in one sequence see each other there.
 fn packing(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
-    if reader.keys.flag("neat_packing")?.unwrap_or(false) {
+    let keys = reader.keys;
+    let is_by_stage = !keys.has("packing") && is_pretraining(keys)?;
+    let is_neat = keys.flag("neat_packing")?.unwrap_or(false);
+    if is_by_stage || is_neat {
         reader.recipe.batch.packing = true;
         reader.said("packing");
-    } else if reader.recipe.batch.packing {
-        reader.note(
-            "`packing: true` without `neat_packing`: rows of one sequence see each other there, and here they do not",
-        );
+    }
+    if reader.recipe.batch.packing && !is_neat {
+        let words = if is_by_stage { "stage: pt" } else { "packing: true" };
+        reader.note(format!(
+            "`{words}` without `neat_packing`: rows of one sequence see each other there, and here they do not"
+        ));
     }
     Ok(())
+}
+
+/// Whether running text is trained on, all of it and packed where nothing else is said.
+fn is_pretraining(keys: &Keys<'_>) -> Result<bool, StackFileError> {
+    Ok(keys.text("stage")?.as_deref() == Some("pt"))
 }
 
 /// What LLaMA-Factory (0.9.5) takes where nothing is said.
@@ -116,7 +126,7 @@ fn defaults(reader: &mut Reader<'_>) {
 fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
     let known = data_sets(reader)?;
-    let is_pretraining = keys.text("stage")?.as_deref() == Some("pt");
+    let is_pretraining = is_pretraining(keys)?;
     let train = named(reader, &known, "dataset")?;
     let held_out = named(reader, &known, "eval_dataset")?;
     let train = mixed(reader, train)?;
@@ -128,7 +138,7 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             rename(data, "text", Some(own));
         }
     }
-    data.loss_on = match keys.flag("train_on_prompt")?.unwrap_or(false) {
+    data.loss_on = match is_pretraining || keys.flag("train_on_prompt")?.unwrap_or(false) {
         true => LossOn::All,
         false => LossOn::Completions,
     };

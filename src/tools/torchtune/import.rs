@@ -23,10 +23,10 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     for (name, key) in [
         ("micro_batch", "batch_size"),
         ("gradient_accumulation", "gradient_accumulation_steps"),
-        ("torch_compile", "compile"),
     ] {
         reader.value(name, key, keys)?;
     }
+    compiler(reader)?;
     if let Some(tokenizer) = keys.part("tokenizer", "tokenizer.") {
         reader.value("sequence_length", "max_seq_len", &tokenizer)?;
         let _ = tokenizer.has("_component_");
@@ -56,6 +56,17 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         preference::factor(reader, &loss, &["beta"])?;
     }
     data(reader)
+}
+
+/// Whether the model is compiled: a flag, or one of those of its parts.
+fn compiler(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let Some(parts) = keys.part("compile", "compile.") else {
+        return reader.value("torch_compile", "compile", keys);
+    };
+    reader.recipe.torch.torch_compile = parts.flag("model")?.unwrap_or(true);
+    reader.said("torch_compile");
+    Ok(())
 }
 
 /// Adapter and precision, which are arguments of the model's builder.
@@ -203,7 +214,7 @@ fn length(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
 
 fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
-    let (mut train, mut splits): (Vec<PathBuf>, Vec<_>) = (Vec::new(), Vec::new());
+    let (mut train, mut splits, mut layouts): (Vec<PathBuf>, Vec<_>, Vec<_>) = (Vec::new(), Vec::new(), Vec::new());
     for set in keys.items("dataset", "dataset.") {
         let class = set.text("_component_")?.unwrap_or_default();
         let builder = Builder::of(&class);
@@ -212,6 +223,7 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             Some(builder) => rows(reader, &set, builder)?,
             None => reader.unknown_word("dataset._component_", &class, "what the columns of the first row tell"),
         }
+        layouts.push(reader.layout_of_set());
         train.extend(source(reader, &set, builder)?);
         splits.push(set.text("split")?);
         reader.value("packing", "packed", &set)?;
@@ -219,6 +231,7 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         reader.recipe.training.shuffle |= set.flag("shuffle")?.unwrap_or(false);
         reader.part_unread(&set, "dataset.");
     }
+    reader.take_layout("dataset._component_", layouts);
     reader.recipe.data.train = train.into();
     match splits.as_slice() {
         [Some(one)] => match Split::of(one) {

@@ -9,7 +9,9 @@ use crate::tools::import::data::{files, hub_set, is_file, located, rename};
 use crate::tools::import::trainer::{self, TrainerKeys};
 use crate::tools::import::{Library, Reader, Script, StackFileError, adapter, precision, preference};
 use peft_tune_core::predict::stack::Number;
-use peft_tune_core::recipe::{Checkpointing, DataFormat, HeldOut, LossOn, ScheduleKind, TrainingData, TrainingLength};
+use peft_tune_core::recipe::{
+    Checkpointing, DataFormat, HeldOut, LossOn, Precision, ScheduleKind, TrainingData, TrainingLength,
+};
 
 /// Keys of a YAML or a command line; a script has PEFT's.
 const OF_TRL: adapter::AdapterKeys = adapter::AdapterKeys {
@@ -73,8 +75,15 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         reader.is_uncut = keys.is_null("max_length") && !reader.has_said("sequence_length");
     }
     trainer::read(reader, &TrainerKeys::OF_TRANSFORMERS)?;
+    let is_on_in_model = script.is_some_and(|script| recomputes(script, reader.recipe.precision));
+    if is_on_in_model {
+        reader.recipe.gradient_checkpointing = Checkpointing::Full;
+        reader.said("gradient_checkpointing");
+    }
     reader.recomputes(
-        keys.flag("gradient_checkpointing")?,
+        // The trainer turns off nothing that is on in the model.
+        keys.flag("gradient_checkpointing")?
+            .filter(|is_on| *is_on || !is_on_in_model),
         keys.flag("activation_offloading")?,
     );
     memory::read(reader)?;
@@ -103,6 +112,11 @@ fn weights_unsaid(reader: &mut Reader<'_>, script: Option<&Script>) {
     if reader.behaviour().loads == Number::F32 {
         reader.assume("no `dtype`: trl sft loads the weights in F32, which takes twice the memory; write bfloat16");
     }
+}
+
+/// Whether a script tells its model to recompute layers. PEFT's function does so for quantized weights alone.
+fn recomputes(script: &Script, precision: Precision) -> bool {
+    script.recomputes || script.recomputes_quantized && precision.is_quantized()
 }
 
 /// What a script's trainer takes where nothing is said, as far as that is not what a file's is.
@@ -192,8 +206,15 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
 
 fn template(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
-    let template = keys.text("chat_template_path")?;
-    reader.recipe.data.chat_template = template.map(|path| located(keys.path(), &path));
+    if let Some(path) = keys.text("chat_template_path")? {
+        let file = located(keys.path(), &path);
+        let is_jinja = file.extension().is_some_and(|end| end == "jinja");
+        match is_jinja || file.is_file() {
+            true => reader.recipe.data.chat_template = Some(file),
+            // A model whose tokenizer has the template.
+            false => reader.unknown_word("chat_template_path", &path, "the tokenizer's own template"),
+        }
+    }
     let field = keys.text("dataset_text_field")?;
     rename(&mut reader.recipe.data, "text", field);
     Ok(())

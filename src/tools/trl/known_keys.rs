@@ -24,8 +24,8 @@ const SILENT: &str = "
     gradient_checkpointing_use_reentrant lora_task_type bnb_4bit_quant_storage pad_token pad_to_multiple_of
     shuffle_dataset datasets.data_dir datasets.columns dataset_mixture.seed dataset_mixture.datasets.columns
     dataset_mixture.streaming response_template instruction_template
-    config_file accelerate_config num_machines machine_rank main_process_ip main_process_port nnodes node_rank
-    master_addr master_port rdzv_backend rdzv_endpoint standalone";
+    num_machines machine_rank main_process_ip main_process_port nnodes node_rank master_addr master_port rdzv_backend
+    rdzv_endpoint standalone env";
 
 /// Keys of collections of recipes that say nothing of a training.
 const SILENT_OF_COLLECTIONS: &str = "
@@ -54,6 +54,17 @@ const TOLD: &[ToldKey] = &[
         "another chat template is written there; name its file in `data.chat_template`",
     ),
     learnt("system_prompt", "a system text is put before each row there"),
+    costly(
+        "accelerate_config",
+        "devices share work or weights there as that file says (`--sharing` of `plan --check`)",
+    )
+    .unless(&["single_gpu"]),
+    costly(
+        "config_file",
+        "devices share work or weights there as that file says (`--sharing` of `plan --check`)",
+    )
+    .unless(&["single_gpu"]),
+    costly("max_memory", "what exceeds these sizes is placed elsewhere there"),
     costly("num_processes", "so many devices share the work there (`devices`)").unless(&["1"]),
     costly("nproc_per_node", "so many devices share the work there (`devices`)").unless(&["1"]),
     costly(

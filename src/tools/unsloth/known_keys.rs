@@ -54,6 +54,7 @@ const TOLD: &[ToldKey] = &[
     costly("finetune_mlp_modules", "MLPs get no adapters there").unless(&["true"]),
     costly("finetune_last_n_layers", "the last layers alone get adapters there"),
     costly("fast_inference", "vLLM lies beside the model there"),
+    costly("max_memory", "what exceeds these sizes is placed elsewhere there"),
     costly("offload_embedding", "the embedding lies in the host's memory there"),
     costly("float32_mixed_precision", "weights are in F32 there"),
     costly("load_in_fp8", "weights are in FP8 there"),

@@ -39,6 +39,10 @@ pub(in crate::tools) struct Script {
     pub has_usual_of_transformers: bool,
     /// Whether the model is loaded by transformers, in the dtype of its files, and not by the trainer.
     pub loads_as_stored: bool,
+    /// Whether the model is told to recompute layers, whatever the trainer's settings say.
+    pub recomputes: bool,
+    /// Whether the model is told so where its weights are quantized.
+    pub recomputes_quantized: bool,
     /// Whether the answers alone are learnt, by marks around the questions or around the answers.
     pub is_masked: bool,
     pub rows: ScriptRows,
@@ -113,6 +117,8 @@ impl Script {
                 .config
                 .map_or(training.library == Library::Transformers, is_of_transformers),
             loads_as_stored: is_plain && training.library != Library::Unsloth,
+            recomputes: recomputes(&run),
+            recomputes_quantized: recomputes_quantized(&run),
             is_masked: training.is_masked || has_marks(&run, &training),
             chat_template,
             notes,
@@ -125,6 +131,23 @@ fn has_marks(run: &Run<'_>, training: &Training<'_>) -> bool {
     let collator = training.argument("data_collator");
     let call = collator.and_then(|bound| run.result(&bound.value));
     call.is_some_and(|call| call.short_name() == "DataCollatorForCompletionOnlyLM")
+}
+
+/// Whether a method of the model turns recomputing on, and none behind it turns that off.
+fn recomputes(run: &Run<'_>) -> bool {
+    const ON: &str = "gradient_checkpointing_enable";
+    let mut names = run.calls.iter().rev().map(Called::short_name);
+    names.find(|name| [ON, "gradient_checkpointing_disable"].contains(name)) == Some(ON)
+}
+
+/// Whether PEFT's function for quantized models is called, which turns recomputing on unless it is told not to.
+fn recomputes_quantized(run: &Run<'_>) -> bool {
+    let turns_on = |call: &Called| {
+        let said = call.argument("use_gradient_checkpointing", Some(1));
+        call.short_name() == "prepare_model_for_kbit_training"
+            && said.is_none_or(|bound| bound.value.truth() != Some(false))
+    };
+    run.calls.iter().any(turns_on)
 }
 
 /// The file of a chat template that the script gives its tokenizer. Templates of other forms are told.

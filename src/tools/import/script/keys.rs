@@ -34,7 +34,6 @@ const PASSED_OVER: &[&str] = &[
     "token",
     "use_auth_token",
     "device_map",
-    "max_memory",
     "low_cpu_mem_usage",
     "use_safetensors",
     "local_files_only",
@@ -42,12 +41,10 @@ const PASSED_OVER: &[&str] = &[
     "use_cache",
     "config",
     "fix_tokenizer",
-    "fast_inference",
     "gpu_memory_utilization",
     "max_lora_rank",
     "disable_log_stats",
     "use_exact_model_name",
-    "resize_model_vocab",
     "temporary_location",
     "use_fast",
 ];
@@ -242,6 +239,9 @@ impl ScriptKeys {
     }
 
     fn entries(&mut self, run: &Run<'_>, bound: &Bound, entries: &[(String, Evaluated)]) {
+        for ground in &bound.value.grounds {
+            self.note("load_in_4bit", ground.to_string());
+        }
         for (name, value) in entries.iter().filter(|(name, _)| !PASSED_OVER.contains(&name.as_str())) {
             let own = Bound {
                 value: value.clone(),

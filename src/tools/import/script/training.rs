@@ -137,7 +137,12 @@ impl<'r> Training<'r> {
             && call.short_name() != "get_peft_model"
             && call.short_name() != "LoraConfig"
         {
-            let reason = "makes an adapter that is no LoRA";
+            let reason = match call.short_name() {
+                "get_peft_config" => {
+                    "takes the adapter from the options that start the script, which are to be given: the command, or its YAML"
+                }
+                _ => "makes an adapter that is no LoRA",
+            };
             return Err(refused(run, call, call.short_name(), reason));
         }
         if self.library == Library::Unsloth && !self.has_adapter && !self.trains_all() {
