@@ -1,7 +1,7 @@
 //! `peft-tune watch`: a command runs, is sampled, and is reported on.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -107,6 +107,8 @@ struct Watching {
     readers: Vec<JoinHandle<()>>,
     sampler: RunSampler,
     logs: Vec<LogFile>,
+    /// What of the output is not read, and why.
+    unseen: Vec<String>,
 }
 
 impl Watching {
@@ -117,19 +119,28 @@ impl Watching {
         let began = Instant::now();
         let launched = Launched::start(&args.command, args.untouched)?;
         let progress = Arc::new(Mutex::new(Progress::default()));
-        let copies = launched.copies().unwrap_or_default();
-        let readers = copies.into_iter().filter_map(|copy| {
+        let (mut readers, mut unseen) = (Vec::new(), Vec::new());
+        let mut leave_out = |error: io::Error| unseen.push(format!("output was not read: {error}"));
+        let copies = launched.copies().unwrap_or_else(|error| {
+            leave_out(error);
+            Vec::new()
+        });
+        for copy in copies {
             let progress = Arc::clone(&progress);
             let read = move || read_copy(copy, &progress, began);
-            std::thread::Builder::new().name("output".to_owned()).spawn(read).ok()
-        });
+            match std::thread::Builder::new().name("output".to_owned()).spawn(read) {
+                Ok(reader) => readers.push(reader),
+                Err(error) => leave_out(error),
+            }
+        }
         Ok(Self {
             began,
             sampler: RunSampler::of(launched.process, began),
-            readers: readers.collect(),
+            readers,
             launched,
             progress,
             logs,
+            unseen,
         })
     }
 
@@ -171,6 +182,7 @@ impl Watching {
 
     fn evidence(&self, settings: &Settings, ending: Ending, kills: Option<u64>) -> Evidence {
         let progress = lock(&self.progress);
+        let losses = self.launched.losses().into_iter().map(str::to_owned);
         let kills = oom_kills().zip(kills).map(|(now, then)| now.saturating_sub(then));
         Evidence {
             samples: self.sampler.samples.all().to_vec(),
@@ -188,6 +200,7 @@ impl Watching {
             told: progress.told.clone(),
             asked: settings.expectation.as_ref().map(asked_step),
             ending,
+            unseen: self.unseen.iter().cloned().chain(losses).collect(),
         }
     }
 

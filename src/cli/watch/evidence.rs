@@ -41,6 +41,8 @@ pub(super) struct Evidence {
     pub told: Vec<(f64, Phase, Told)>,
     pub asked: Option<AskedStep>,
     pub ending: Ending,
+    /// What of the output was lost or not read, and why.
+    pub unseen: Vec<String>,
 }
 
 impl Evidence {

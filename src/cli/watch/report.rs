@@ -140,6 +140,7 @@ impl RunReport {
         let tokens = expectation.map(tokens_of_step);
         let measured = Measured::of(evidence, seen, tokens);
         let mut unknown = settings.unknown.clone();
+        unknown.extend(evidence.unseen.iter().cloned());
         if evidence.steps.is_empty() {
             unknown.push(
                 "no steps were seen: neither bars nor logs that are known here; --log names a file of JSON lines"
