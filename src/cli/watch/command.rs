@@ -22,9 +22,10 @@ use super::settings::Settings;
 use super::status_line::StatusLine;
 use super::status_text;
 use crate::cli::CliError;
+use crate::cli::machine::record::gpu_models;
 use crate::cli::terminal::output::{messages_width, tell};
 use crate::report::{bytes, duration, grouped};
-use crate::worker::oom_kills;
+use crate::worker::{OomKills, oom_kills};
 
 /// Log that LLaMA-Factory writes into the folder of a training.
 const TRAINER_LOG: &str = "trainer_log.jsonl";
@@ -180,12 +181,17 @@ impl Watching {
         }
     }
 
-    fn evidence(&self, settings: &Settings, ending: Ending, kills: Option<u64>) -> Evidence {
+    fn evidence(&self, settings: &Settings, ending: Ending, kills: Option<OomKills>) -> Evidence {
         let progress = lock(&self.progress);
         let losses = self.launched.losses().into_iter().map(str::to_owned);
-        let kills = oom_kills().zip(kills).map(|(now, then)| now.saturating_sub(then));
+        let kills = oom_kills().zip(kills).filter(|(now, then)| now.scope == then.scope);
+        let kills = kills.map(|(now, then)| OomKills {
+            count: now.count.saturating_sub(then.count),
+            scope: now.scope,
+        });
+        let samples = self.sampler.samples.all();
+        let sees_no_gpu = samples.iter().all(|sample| sample.gpu_bytes().is_none());
         Evidence {
-            samples: self.sampler.samples.all().to_vec(),
             spans: self.sampler.samples.spans(),
             steps: progress.step_spans(),
             evaluations: progress.evaluations(),
@@ -194,8 +200,10 @@ impl Watching {
                 cores: self.sampler.cores(),
                 machine_cores: machine_cores().unwrap_or_else(|| self.sampler.cores()),
                 processors: self.sampler.limited_processors(),
-                oom_kills: kills.unwrap_or(0),
+                oom_kills: kills.unwrap_or_default(),
+                gpu_unseen: sees_no_gpu && !samples.is_empty() && may_use_gpus(),
             },
+            samples,
             settings: progress.settings.clone(),
             told: progress.told.clone(),
             asked: settings.expectation.as_ref().map(asked_step),
@@ -235,6 +243,13 @@ fn read_copy(mut copy: File, progress: &Mutex<Progress>, began: Instant) {
             shown = line;
         }
     }
+}
+
+/// Whether the command may use a GPU of this machine.
+fn may_use_gpus() -> bool {
+    let visible = std::env::var_os("CUDA_VISIBLE_DEVICES");
+    let hides_all = visible.is_some_and(|devices| devices.is_empty() || devices == "-1");
+    !hides_all && !gpu_models().is_empty()
 }
 
 /// Processors of the machine, whoever may use them.

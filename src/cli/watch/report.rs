@@ -96,8 +96,9 @@ pub(super) struct Measured {
     pub cores: f64,
     pub usable_cores: usize,
     pub gpu_utilisation: Option<f64>,
-    pub read_bytes: u64,
-    pub written_bytes: u64,
+    /// Bytes that a disk had to read and to write, where the system tells them.
+    pub read_bytes: Option<u64>,
+    pub written_bytes: Option<u64>,
     pub evaluation_s: f64,
     pub samples: usize,
     /// Most processes that ran at once.
@@ -151,6 +152,9 @@ impl RunReport {
             unknown.push(
                 "no memory was seen: the command ended at once, or the system does not show its processes".to_owned(),
             );
+        }
+        if evidence.limits.gpu_unseen {
+            unknown.push("the GPU's use and memory were not seen".to_owned());
         }
         Self {
             layout: LAYOUT,
@@ -249,8 +253,8 @@ impl Measured {
             cores: last.map_or(0.0, |last| last.used.cpu_s / last.at_s.max(f64::MIN_POSITIVE)),
             usable_cores: evidence.limits.cores,
             gpu_utilisation: (!utilisations.is_empty()).then_some(mean),
-            read_bytes: last.map_or(0, |last| last.used.read_bytes),
-            written_bytes: last.map_or(0, |last| last.used.written_bytes),
+            read_bytes: last.and_then(|last| last.used.read_bytes),
+            written_bytes: last.and_then(|last| last.used.written_bytes),
             evaluation_s: evidence.evaluations.iter().map(|(from, to)| to - from).sum(),
             samples: samples.len(),
             processes: samples.iter().map(|sample| sample.processes).max().unwrap_or(0),
