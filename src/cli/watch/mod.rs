@@ -10,7 +10,7 @@
 //! | `launched`, `relay`, `forwarding` | the command, its output, and signals |
 //! | `settings`, `command_words`, `packages` | what is known before it runs |
 //! | `sampler`, `sample`, `process_tree`, `limits` | looks at the run and the machine |
-//! | `progress`, `log_file`, `output_lines`, `tqdm_bar`, `log_fields`, `printed` | what it prints and logs |
+//! | `progress`, `log_file`, `output_lines`, `named_bar`, `tqdm_bar`, `log_fields`, `printed` | what it prints and logs |
 
 mod against;
 mod args;
@@ -23,6 +23,7 @@ mod launched;
 mod limits;
 mod log_fields;
 mod log_file;
+mod named_bar;
 mod output_lines;
 mod packages;
 mod printed;

@@ -27,9 +27,9 @@ static SECRETS: LazyLock<Vec<(Regex, &'static str)>> = LazyLock::new(|| {
     let patterns = [
         (
             format!(r#"(?i)([\w-]*(?:{names})["']?(?:\s*[=:]\s*|\s+)){value}"#),
-            "${1}(left out)",
+            "$1(left out)",
         ),
-        (r"(^|[^\w-])hf_[A-Za-z0-9]{4,}".to_owned(), "${1}(left out)"),
+        (r"(^|[^\w-])hf_[A-Za-z0-9]{4,}".to_owned(), "$1(left out)"),
         (r"://[^/@\s]+@".to_owned(), "://(left out)@"),
     ];
     let rules = patterns.into_iter();
