@@ -144,16 +144,36 @@ pub(super) fn remove_group_of(process: u32) -> Option<bool> {
     killed
 }
 
+/// Processes that the kernel has ended for lack of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OomKills {
+    pub count: u64,
+    pub scope: OomScope,
+}
+
+/// Processes among which the kernel's kills are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum OomScope {
+    /// Processes of this process's control group.
+    #[default]
+    Group,
+    /// All of the machine, also those of others.
+    Machine,
+}
+
 /// Processes that the kernel has ended for lack of memory: in this process's control group, else on the whole machine.
 /// `None` where neither is told.
-pub(crate) fn oom_kills() -> Option<u64> {
+pub(crate) fn oom_kills() -> Option<OomKills> {
     let in_group = || {
         let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
         let (version, path) = memory_group(&own)?;
         let folder = Path::new(version.root).join(path.trim_start_matches('/'));
         Cgroup { folder, version }.oom_kills()
     };
-    in_group().or_else(|| oom_kills_in(&std::fs::read_to_string("/proc/vmstat").ok()?))
+    let on_machine = || oom_kills_in(&std::fs::read_to_string("/proc/vmstat").ok()?);
+    let of = |scope: OomScope| move |count: u64| OomKills { count, scope };
+    let in_group = in_group().map(of(OomScope::Group));
+    in_group.or_else(|| on_machine().map(of(OomScope::Machine)))
 }
 
 fn oom_kills_in(text: &str) -> Option<u64> {

@@ -48,8 +48,8 @@ pub use evaluator::{DeviceAssignment, Evaluator, EvaluatorError, Task, TrialEven
 pub use first_adapter::FirstAdapter;
 pub use launch_command::LaunchCommand;
 pub use launcher::Launcher;
-pub(crate) use limits::oom_kills;
 pub use limits::{MemoryLimiter, memory_limiter};
+pub(crate) use limits::{OomKills, OomScope, oom_kills};
 pub use metric_rows::{MetricPart, MetricRow, metric_rows};
 pub(crate) use metric_rows::{is_of_stop, is_of_training};
 pub use mock::MockEvaluator;

@@ -224,7 +224,7 @@ impl WorkerSlot {
         }
         let is_idle = self.trials.iter().all(|trial| !trial.sent);
         if let Some(worker) = self.worker.as_mut().filter(|_| is_idle) {
-            worker.oom_kills = limits::oom_kills();
+            worker.oom_kills = kernel_kills();
         }
         let now = Instant::now();
         let mut requests = Vec::new();
@@ -259,7 +259,7 @@ impl WorkerSlot {
             about: None,
             started: Instant::now(),
             heard: Instant::now(),
-            oom_kills: limits::oom_kills(),
+            oom_kills: kernel_kills(),
         });
         self.say(&Request::Hello {
             protocol: PROTOCOL_VERSION,
@@ -320,7 +320,7 @@ impl WorkerSlot {
         let in_own_group =
             limits::remove_group_of(worker.about.as_ref().map_or(worker.child.id(), |about| about.process));
         // A group of its own counts its kills alone; a larger one's may be another's, of which only those of this trial's time matter.
-        let kernel_killed = in_own_group.unwrap_or_else(|| limits::oom_kills() > worker.oom_kills);
+        let kernel_killed = in_own_group.unwrap_or_else(|| kernel_kills() > worker.oom_kills);
         let phase = self.trials.iter().find(|trial| trial.sent)?.phase;
         let exit = WorkerExit {
             status,
@@ -461,6 +461,11 @@ pub(super) enum WorkerDeath {
     Trials(Vec<TrialEvent>),
     /// No trial: the worker ended before it was ready, so many times in a row by now.
     BeforeStart { times: u32, message: String },
+}
+
+/// Processes that the kernel has ended for lack of memory, as far as it says.
+fn kernel_kills() -> Option<u64> {
+    limits::oom_kills().map(|kills| kills.count)
 }
 
 fn reason_text(reason: &FailReason) -> String {

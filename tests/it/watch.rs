@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -33,6 +34,8 @@ impl Bench {
         command.args(options).arg("--").args(words);
         command.env("PEFT_TUNE_DB", self.folder().join("study.db"));
         command.env_remove("VIRTUAL_ENV").env_remove("CONDA_PREFIX");
+        // Nothing here runs on a GPU, whatever the machine has.
+        command.env("CUDA_VISIBLE_DEVICES", "");
         heeds_signals(&mut command);
         command
     }
@@ -128,15 +131,82 @@ fn signals_go_on_to_the_command_which_answers_them() {
 }
 
 #[test]
+fn a_signal_that_comes_twice_at_once_goes_on_once() {
+    let bench = Bench::new();
+    let script = "n=0; trap 'n=$((n + 1))' USR1; echo ready; while [ ! -e go ]; do sleep 0.05; done; exit $n";
+    let mut command = bench.watch(&[], &["sh", "-c", script]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    let mut printed = BufReader::new(child.stdout.take().unwrap());
+    printed.read_line(&mut line).unwrap();
+    let began = Instant::now();
+    signal(child.id(), libc::SIGUSR1);
+    // The shell answers each of two that are apart.
+    std::thread::sleep(Duration::from_millis(300));
+    signal(child.id(), libc::SIGUSR1);
+    let are_near = began.elapsed() < Duration::from_millis(900);
+    std::thread::sleep(Duration::from_millis(300));
+    std::fs::write(bench.folder().join("go"), "").unwrap();
+    let code = child.wait().unwrap().code();
+    assert!(code == Some(1) || !are_near, "{code:?}");
+}
+
+#[test]
+fn output_goes_on_behind_a_signal_to_the_whole_group() {
+    let bench = Bench::new();
+    let script = "trap 'echo heard' USR1; echo ready; while [ ! -e go ]; do sleep 0.05; done; echo late";
+    let mut command = bench.watch(&[], &["sh", "-c", script]);
+    command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let mut text = String::new();
+    let mut printed = BufReader::new(child.stdout.take().unwrap());
+    printed.read_line(&mut text).unwrap();
+    let group = libc::pid_t::try_from(child.id()).unwrap();
+    // SAFETY: sending a signal has no precondition.
+    unsafe { libc::kill(-group, libc::SIGUSR1) };
+    printed.read_line(&mut text).unwrap();
+    std::fs::write(bench.folder().join("go"), "").unwrap();
+    printed.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("ready\nheard\n") && text.ends_with("late\n"), "{text}");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn output_that_cannot_be_written_is_told() {
+    let bench = Bench::new();
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = bench.watch(&[], &["echo", "lost"]);
+    let output = command.stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+    let unknown = bench.report()["unknown"].to_string();
+    assert!(
+        unknown.contains("a part of the output could not be written"),
+        "{unknown}"
+    );
+    bench.run("echo kept");
+    let unknown = bench.report()["unknown"].to_string();
+    assert!(!unknown.contains("output could not"), "{unknown}");
+}
+
+#[test]
 fn megabytes_pass_whole() {
     let bench = Bench::new();
-    let output = bench.run("seq 1 2000000; head -c 5000000 /dev/zero; printf '\\n' >&2");
+    let script = "seq 1 2000000; head -c 5000000 /dev/zero; printf '\\n' >&2";
+    let mut command = bench.watch(&[], &["sh", "-c", script]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut printed = child.stdout.take().unwrap();
+    let mut all = vec![0; 1000];
+    printed.read_exact(&mut all).unwrap();
+    // A reader that stands still holds the output up, and loses none of it.
+    std::thread::sleep(Duration::from_millis(500));
+    printed.read_to_end(&mut all).unwrap();
     let mut expected: Vec<u8> = (1..=2_000_000)
         .flat_map(|number| format!("{number}\n").into_bytes())
         .collect();
     expected.extend(std::iter::repeat_n(0, 5_000_000));
-    assert!(output.stdout == expected, "{} bytes", output.stdout.len());
-    assert_eq!(output.status.code(), Some(0));
+    assert!(all == expected, "{} bytes", all.len());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 #[test]
@@ -162,10 +232,15 @@ fn a_watch_that_is_killed_takes_neither_the_run_nor_its_output_away() {
 #[test]
 fn processes_that_a_command_leaves_behind_keep_their_output() {
     let bench = Bench::new();
-    let output = bench.run("(sleep 5; echo late) & echo early");
-    assert_eq!(output.stdout, b"early\nlate\n");
-    assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+    let script = "(while [ ! -e go ]; do sleep 0.05; done; echo late) & echo early";
+    let mut command = bench.watch(&[], &["sh", "-c", script]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
     assert_eq!(bench.report()["ending"]["leaves_others"], true);
+    std::fs::write(bench.folder().join("go"), "").unwrap();
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "early\nlate\n");
 }
 
 #[test]
@@ -185,13 +260,17 @@ const AWK: &str = r#"
 function bar(done, total) { printf "\r%3d%%|##   | %d/%d [00:01<00:09,  1.00it/s]", 100 * done / total, done, total > "/dev/stderr" }
 function wait(seconds) { fflush(); fflush("/dev/stderr"); system("sleep " seconds) }
 function text(bytes, s) { s = "x"; while (length(s) < bytes) s = s s; return s }
+function now(line, words) { getline line < "/proc/uptime"; close("/proc/uptime"); split(line, words, " "); return words[1] + 0 }
 "#;
 
 #[test]
 fn memory_that_grows_is_named() {
     let bench = Bench::new();
+    // Memory follows the clock, in one process, so that the line is one however slow the machine is.
     let program = format!(
-        "{AWK} BEGIN {{ s = text(3000000); for (i = 0; i <= 60; i++) {{ bar(i, 60); a[i] = s i; wait(0.05) }} }}"
+        "{AWK} BEGIN {{ s = text(1000000); began = now(); n = 0
+         for (i = 0; i <= 60; i++) {{ bar(i, 60); fflush(\"/dev/stderr\")
+           do {{ t = now() - began; while (n < 30 * t) {{ a[n] = s n; n++ }} }} while (t < i / 10) }} }}"
     );
     let output = bench.watch(&[], &["awk", &program]).output().unwrap();
     let causes = bench.causes();

@@ -11,7 +11,8 @@ use crate::cli::options::database::DatabaseArgs;
 /// The settings are read from the file that the command names, from its own options, or from the script that it runs. The
 /// command gets its words, its input and its terminal unchanged, and its exit code is the program's. The report says what was
 /// expected and measured, and by what evidence a gap came about: waits for data, a long row, memory that grows, an evaluation,
-/// swap, other programs, limits of processors. Nothing is ever sent to the command but signals that were sent to this program.
+/// swap, other programs, limits of processors. Nothing is ever sent to the command but signals that were sent to
+/// this program, and a change of the terminal's size.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {
     /// Settings file of the tool, where the command does not name it.

@@ -1,7 +1,7 @@
 //! `peft-tune watch`: a command runs, is sampled, and is reported on.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -22,9 +22,10 @@ use super::settings::Settings;
 use super::status_line::StatusLine;
 use super::status_text;
 use crate::cli::CliError;
+use crate::cli::machine::record::gpu_models;
 use crate::cli::terminal::output::{messages_width, tell};
 use crate::report::{bytes, duration, grouped};
-use crate::worker::oom_kills;
+use crate::worker::{OomKills, oom_kills};
 
 /// Log that LLaMA-Factory writes into the folder of a training.
 const TRAINER_LOG: &str = "trainer_log.jsonl";
@@ -107,6 +108,8 @@ struct Watching {
     readers: Vec<JoinHandle<()>>,
     sampler: RunSampler,
     logs: Vec<LogFile>,
+    /// What of the output is not read, and why.
+    unseen: Vec<String>,
 }
 
 impl Watching {
@@ -117,19 +120,28 @@ impl Watching {
         let began = Instant::now();
         let launched = Launched::start(&args.command, args.untouched)?;
         let progress = Arc::new(Mutex::new(Progress::default()));
-        let copies = launched.copies().unwrap_or_default();
-        let readers = copies.into_iter().filter_map(|copy| {
+        let (mut readers, mut unseen) = (Vec::new(), Vec::new());
+        let mut leave_out = |error: io::Error| unseen.push(format!("output was not read: {error}"));
+        let copies = launched.copies().unwrap_or_else(|error| {
+            leave_out(error);
+            Vec::new()
+        });
+        for copy in copies {
             let progress = Arc::clone(&progress);
             let read = move || read_copy(copy, &progress, began);
-            std::thread::Builder::new().name("output".to_owned()).spawn(read).ok()
-        });
+            match std::thread::Builder::new().name("output".to_owned()).spawn(read) {
+                Ok(reader) => readers.push(reader),
+                Err(error) => leave_out(error),
+            }
+        }
         Ok(Self {
             began,
             sampler: RunSampler::of(launched.process, began),
-            readers: readers.collect(),
+            readers,
             launched,
             progress,
             logs,
+            unseen,
         })
     }
 
@@ -169,11 +181,17 @@ impl Watching {
         }
     }
 
-    fn evidence(&self, settings: &Settings, ending: Ending, kills: Option<u64>) -> Evidence {
+    fn evidence(&self, settings: &Settings, ending: Ending, kills: Option<OomKills>) -> Evidence {
         let progress = lock(&self.progress);
-        let kills = oom_kills().zip(kills).map(|(now, then)| now.saturating_sub(then));
+        let losses = self.launched.losses().into_iter().map(str::to_owned);
+        let kills = oom_kills().zip(kills).filter(|(now, then)| now.scope == then.scope);
+        let kills = kills.map(|(now, then)| OomKills {
+            count: now.count.saturating_sub(then.count),
+            scope: now.scope,
+        });
+        let samples = self.sampler.samples.all();
+        let sees_no_gpu = samples.iter().all(|sample| sample.gpu_bytes().is_none());
         Evidence {
-            samples: self.sampler.samples.all().to_vec(),
             spans: self.sampler.samples.spans(),
             steps: progress.step_spans(),
             evaluations: progress.evaluations(),
@@ -182,12 +200,15 @@ impl Watching {
                 cores: self.sampler.cores(),
                 machine_cores: machine_cores().unwrap_or_else(|| self.sampler.cores()),
                 processors: self.sampler.limited_processors(),
-                oom_kills: kills.unwrap_or(0),
+                oom_kills: kills.unwrap_or_default(),
+                gpu_unseen: sees_no_gpu && !samples.is_empty() && may_use_gpus(),
             },
+            samples,
             settings: progress.settings.clone(),
             told: progress.told.clone(),
             asked: settings.expectation.as_ref().map(asked_step),
             ending,
+            unseen: self.unseen.iter().cloned().chain(losses).collect(),
         }
     }
 
@@ -222,6 +243,13 @@ fn read_copy(mut copy: File, progress: &Mutex<Progress>, began: Instant) {
             shown = line;
         }
     }
+}
+
+/// Whether the command may use a GPU of this machine.
+fn may_use_gpus() -> bool {
+    let visible = std::env::var_os("CUDA_VISIBLE_DEVICES");
+    let hides_all = visible.is_some_and(|devices| devices.is_empty() || devices == "-1");
+    !hides_all && !gpu_models().is_empty()
 }
 
 /// Processors of the machine, whoever may use them.

@@ -6,6 +6,7 @@ use super::launched::Ending;
 use super::printed::{PrintedSetting, Told};
 use super::progress::{Phase, StepSpan};
 use super::sample::{Sample, Span};
+use crate::worker::OomKills;
 use peft_tune_engine::profile::median;
 
 /// Processors and memory that a run may use.
@@ -17,7 +18,9 @@ pub(super) struct RunLimits {
     /// Processors that its control group lets it have at once, where that is limited.
     pub processors: Option<f64>,
     /// Processes that the kernel ended meanwhile for lack of memory.
-    pub oom_kills: u64,
+    pub oom_kills: OomKills,
+    /// Whether the run may have been on a GPU whose use and memory were not seen.
+    pub gpu_unseen: bool,
 }
 
 /// Numbers of a step as the tool's file says them.
@@ -41,6 +44,8 @@ pub(super) struct Evidence {
     pub told: Vec<(f64, Phase, Told)>,
     pub asked: Option<AskedStep>,
     pub ending: Ending,
+    /// What of the output was lost or not read, and why.
+    pub unseen: Vec<String>,
 }
 
 impl Evidence {
@@ -96,6 +101,12 @@ pub(super) fn mean(spans: &[Span], of: impl Fn(&Span) -> f64) -> Option<f64> {
     (seconds > 0.0).then(|| spans.iter().map(|span| of(span) * span.seconds).sum::<f64>() / seconds)
 }
 
+/// Mean of what some of the spans say; `None` where none does.
+pub(super) fn mean_of_known(spans: &[Span], of: impl Fn(&Span) -> Option<f64>) -> Option<f64> {
+    let known: Vec<Span> = spans.iter().copied().filter(|span| of(span).is_some()).collect();
+    mean(&known, |span| of(span).unwrap_or(0.0))
+}
+
 /// Evidence that tests make up.
 #[cfg(test)]
 pub(super) mod made {
@@ -110,6 +121,9 @@ pub(super) mod made {
             memory_bytes: 4 << 30,
             used: Used {
                 cpu_s: half as f64,
+                blocked_s: Some(0.0),
+                read_bytes: Some(0),
+                written_bytes: Some(0),
                 ..Used::default()
             },
             ..Sample::default()

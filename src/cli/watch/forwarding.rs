@@ -1,9 +1,15 @@
 //! Signals of this program that go on to the command.
 //!
 //! A terminal sends its signals to all programs of its group, to the command too; what another process sends reaches this program
-//! alone, and is handed on. What is ignored when this program starts stays ignored in both.
+//! alone, and is handed on. What is ignored when this program starts stays ignored in both, but for the ends of children.
+//!
+//! Design note: a signal that another process sends to the whole group (`kill -- -GROUP`, `timeout`) reaches the command directly and
+//! through this program, since nothing in it tells it from one that was sent to this program alone. At most one of each kind goes on
+//! in a second, so that several senders do not add up.
 
-use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, AtomicI64, Ordering::SeqCst};
+use std::time::Instant;
 
 /// Signals that are handed on.
 const FORWARDED: [libc::c_int; 6] = [
@@ -19,6 +25,15 @@ const FORWARDED: [libc::c_int; 6] = [
 #[cfg(target_os = "linux")]
 const SI_KERNEL: libc::c_int = 0x80;
 
+/// Least time between two signals of one kind that are handed on.
+const APART_MS: i64 = 1000;
+/// Time of a signal that was never handed on.
+const NEVER: i64 = i64::MIN;
+
+/// Time from which the others count.
+static BEGAN: OnceLock<Instant> = OnceLock::new();
+/// Times at which each of the signals was handed on last, in milliseconds.
+static LAST: [AtomicI64; FORWARDED.len()] = [const { AtomicI64::new(NEVER) }; FORWARDED.len()];
 /// The command's process; 0 where none runs.
 static COMMAND: AtomicI32 = AtomicI32::new(0);
 /// A signal that came before the command was there.
@@ -26,6 +41,7 @@ static EARLY: AtomicI32 = AtomicI32::new(0);
 
 /// Begins to hand signals on, to a command that is about to start.
 pub(super) fn begin() {
+    BEGAN.get_or_init(Instant::now);
     for signal in FORWARDED.into_iter().filter(|signal| !is_ignored(*signal)) {
         let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = forward;
         // SAFETY: a zeroed action is a valid one; the handler makes only calls that a handler may make.
@@ -36,6 +52,9 @@ pub(super) fn begin() {
             libc::sigaction(signal, &raw const action, std::ptr::null_mut());
         }
     }
+    // Where ends of children are ignored, which is inherited, nobody learns an exit code.
+    // SAFETY: setting a default action has no precondition.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
 /// Hands on to this process from now on, also what came before it was there.
@@ -76,11 +95,29 @@ extern "C" fn forward(signal: libc::c_int, cause: *mut libc::siginfo_t, _: *mut 
     }
     match process {
         0 => EARLY.store(signal, SeqCst),
+        _ if !is_apart(signal) => {}
         // SAFETY: sending a signal has no precondition, and is allowed in a handler.
         process => unsafe {
             libc::kill(process, signal);
         },
     }
+}
+
+/// Whether the last signal of this kind was handed on long enough ago; if so, this one is the last from now on.
+fn is_apart(signal: libc::c_int) -> bool {
+    // A handler may ask for the time; nothing here takes a lock or allocates.
+    let now_ms = BEGAN.get().map_or(0, |began| began.elapsed().as_millis());
+    let now_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
+    let mut kinds = FORWARDED.iter().zip(&LAST);
+    let Some((_, last)) = kinds.find(|(kind, _)| **kind == signal) else {
+        return true;
+    };
+    let before = last.load(SeqCst);
+    let is_apart = before == NEVER || now_ms - before >= APART_MS;
+    if is_apart {
+        last.store(now_ms, SeqCst);
+    }
+    is_apart
 }
 
 /// Whether the terminal sent a signal, to the command as well.
@@ -91,7 +128,10 @@ fn is_of_terminal(signal: libc::c_int, cause: &libc::siginfo_t) -> bool {
     // SAFETY: a signal that no process sent has the number 0 there.
     #[cfg(not(target_os = "linux"))]
     let is_kernels = unsafe { cause.si_pid() } == 0;
-    can && is_kernels
+    // A terminal that closes tells the leader of its session alone.
+    // SAFETY: questions without arguments that could be wrong, which a handler may ask.
+    let leads = unsafe { libc::getsid(0) == libc::getpid() };
+    can && is_kernels && !(signal == libc::SIGHUP && leads)
 }
 
 /// Whether a signal is ignored.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -69,25 +69,31 @@ impl Launched {
         if !untouched {
             streams.connect(&mut command).map_err(CliError::failed)?;
         }
+        let (hand_over, handed) = channel::<Child>();
+        let (tell, ended) = channel();
+        let wait = move || {
+            // Nothing comes where the command did not start.
+            let Ok(mut child) = handed.recv() else { return };
+            // Its number stays its own until no signal goes there any more.
+            wait_without_reaping(child.id());
+            forwarding::end();
+            let _ = tell.send(child.wait());
+        };
+        // Before the command, which shall not run on where this fails.
+        let waiting = std::thread::Builder::new().name("command".to_owned()).spawn(wait);
+        waiting.map_err(CliError::failed)?;
         forwarding::begin();
         let spawned = command.spawn();
         // Its own copies of the ends would keep the streams open.
         drop(command);
-        let mut child = spawned.map_err(|error| {
+        let child = spawned.map_err(|error| {
             forwarding::end();
             not_started(program, &error)
         })?;
         let process = child.id();
         forwarding::started(libc::pid_t::try_from(process).unwrap_or(0));
-        let (tell, ended) = channel();
-        let wait = move || {
-            // Its number stays its own until no signal goes there any more.
-            wait_without_reaping(process);
-            forwarding::end();
-            let _ = tell.send(child.wait());
-        };
-        let waiting = std::thread::Builder::new().name("command".to_owned()).spawn(wait);
-        waiting.map_err(CliError::failed)?;
+        // The thread waits for it.
+        let _ = hand_over.send(child);
         Ok(Self {
             process,
             relays: streams.relays,
@@ -134,8 +140,21 @@ impl Launched {
         }
     }
 
+    /// What of the output was lost, or is not in the copies, as far as it has passed.
+    pub(super) fn losses(&self) -> Vec<&'static str> {
+        let lost = self.relays.iter().any(Relay::has_lost);
+        let cut = self.relays.iter().any(Relay::has_cut);
+        let lost = lost.then_some("a part of the output could not be written: it is lost");
+        let cut = cut.then_some("output came faster than it could be read: steps may be missing");
+        lost.into_iter().chain(cut).collect()
+    }
+
     /// Gives the command's terminals the size of those that they show on.
-    pub(super) fn follow_sizes(&self) {
+    pub(super) fn follow_sizes(&mut self) {
+        let relays = &self.relays;
+        let is_shown = |shown: RawFd| relays.iter().any(|relay| relay.to == shown && !relay.has_ended());
+        // Where nothing hands the output on any more the command shall not wait for a reader: the terminal closes.
+        self.terminals.retain(|(_, shown)| is_shown(*shown));
         let mut terminals = self.terminals.iter();
         if terminals.any(|(controller, shown)| follow_size(controller.as_raw_fd(), *shown)) {
             forwarding::resized();

@@ -81,12 +81,17 @@ impl LimitReader {
 
     fn received_bytes(&self) -> Option<u64> {
         let text = std::fs::read_to_string(self.root.join("proc/net/dev")).ok()?;
-        let received = text.lines().filter_map(|line| {
+        let interfaces = text.lines().filter_map(|line| {
             let (name, counters) = line.split_once(':')?;
             let bytes: u64 = counters.split_whitespace().next()?.parse().ok()?;
-            (name.trim() != "lo").then_some(bytes)
+            (name.trim() != "lo").then_some((name.trim(), bytes))
         });
-        Some(received.sum())
+        let folder = self.root.join("sys/class/net");
+        let (devices, others): (Vec<(&str, u64)>, Vec<(&str, u64)>) =
+            interfaces.partition(|(name, _)| folder.join(name).join("device").exists());
+        // Bridges and tunnels hand on what came by a device. In a container there is none.
+        let counted = if devices.is_empty() { others } else { devices };
+        Some(counted.iter().map(|(_, bytes)| bytes).sum())
     }
 }
 
@@ -181,6 +186,9 @@ mod tests {
                 ..Pressed::default()
             }
         );
+        std::fs::create_dir_all(folder.path().join("sys/class/net/eth0/device")).unwrap();
+        let read = LimitReader::at(folder.path()).read();
+        assert_eq!(read.received_bytes, Some(100));
         let nothing = tempfile::tempdir().unwrap();
         assert_eq!(LimitReader::at(nothing.path()).read(), Pressed::default());
     }

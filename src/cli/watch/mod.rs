@@ -4,12 +4,13 @@
 //! |---|---|
 //! | `command` | runs, looks, reports |
 //! | `report_text`, `against`, `report` | the report, alone and beside an earlier one |
+//! | `secrets` | what neither the report nor a quoted line shows |
 //! | `status_text`, `status_line` | the line while it runs |
 //! | `causes`, `evidence` | rules on what was measured |
 //! | `launched`, `relay`, `forwarding` | the command, its output, and signals |
 //! | `settings`, `command_words`, `packages` | what is known before it runs |
 //! | `sampler`, `sample`, `process_tree`, `limits` | looks at the run and the machine |
-//! | `progress`, `log_file`, `output_lines`, `tqdm_bar`, `log_fields`, `printed` | what it prints and logs |
+//! | `progress`, `log_file`, `output_lines`, `named_bar`, `tqdm_bar`, `log_fields`, `printed` | what it prints and logs |
 
 mod against;
 mod args;
@@ -22,6 +23,7 @@ mod launched;
 mod limits;
 mod log_fields;
 mod log_file;
+mod named_bar;
 mod output_lines;
 mod packages;
 mod printed;
@@ -32,6 +34,7 @@ mod report;
 mod report_text;
 mod sample;
 mod sampler;
+mod secrets;
 mod settings;
 mod status_line;
 mod status_text;

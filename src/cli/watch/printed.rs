@@ -1,6 +1,8 @@
 //! What tools print of a training beside its steps: the settings that they really train with, and that they went on otherwise than
 //! asked.
 
+use super::secrets::hidden;
+
 /// A number that transformers' Trainer prints before it begins, and LLaMA-Factory and axolotl with it.
 const SETTINGS: [(&str, PrintedSetting); 6] = [
     ("Instantaneous batch size per device", PrintedSetting::MicroBatch),
@@ -102,7 +104,7 @@ const SHOWN: usize = 200;
 
 /// What a line tells beside steps.
 pub(super) fn read(line: &str) -> Option<Told> {
-    let shown = || line.trim().chars().take(SHOWN).collect::<String>();
+    let shown = || hidden(line.trim()).chars().take(SHOWN).collect::<String>();
     if OUT_OF_MEMORY.iter().any(|words| line.contains(words)) {
         return Some(Told::OutOfMemory(shown()));
     }
@@ -168,6 +170,9 @@ mod tests {
         assert!(matches!(read(flash), Some(Told::Fallback(_, line)) if line == flash));
         let memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.";
         assert_eq!(read(memory), Some(Told::OutOfMemory(memory.to_owned())));
+        let secret = "sh: --hub_token hf_abcdef: Cannot allocate memory";
+        let shown = "sh: --hub_token (left out) Cannot allocate memory";
+        assert_eq!(read(secret), Some(Told::OutOfMemory(shown.to_owned())));
         for line in ["", "loss = 2", "all is well", "Num examples = many"] {
             assert_eq!(read(line), None, "{line}");
         }

@@ -8,10 +8,11 @@
 //! | | 12 | pages that were read from a disk |
 //! | | 14, 15 | ticks in user mode and in the kernel |
 //! | | 22 | tick at which it began |
-//! | | 42 | ticks in which it waited for a block of a disk |
+//! | | 42 | ticks in which it waited for a block of a disk, where the kernel counts them |
 //! | `status` | `VmRSS`, `VmSwap` | memory, and what of it is in the swap |
 //! | `io` | `read_bytes`, `write_bytes` | bytes that a disk had to read and write |
 //! | `smaps_rollup` | `Pss` | memory with its part of what several processes share |
+//! | `sys/kernel/task_delayacct` | | 1 where the kernel counts field 42, which it does not by default |
 //!
 //! Source: proc(5).
 
@@ -28,20 +29,29 @@ const SHARES_EVERY: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Used {
     pub cpu_s: f64,
-    /// Time in which they waited for blocks of a disk.
-    pub blocked_s: f64,
+    /// Time in which they waited for blocks of a disk, where the kernel counts it.
+    pub blocked_s: Option<f64>,
     pub major_faults: u64,
-    pub read_bytes: u64,
-    pub written_bytes: u64,
+    /// Bytes that a disk had to read and to write, where the kernel tells them.
+    pub read_bytes: Option<u64>,
+    pub written_bytes: Option<u64>,
 }
 
 impl Used {
     fn add(&mut self, other: &Self) {
         self.cpu_s += other.cpu_s;
-        self.blocked_s += other.blocked_s;
+        self.blocked_s = sum(self.blocked_s, other.blocked_s);
         self.major_faults += other.major_faults;
-        self.read_bytes += other.read_bytes;
-        self.written_bytes += other.written_bytes;
+        self.read_bytes = sum(self.read_bytes, other.read_bytes);
+        self.written_bytes = sum(self.written_bytes, other.written_bytes);
+    }
+}
+
+/// Sum of what is known.
+fn sum<T: std::ops::Add<Output = T>>(one: Option<T>, other: Option<T>) -> Option<T> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one + other),
+        (one, other) => one.or(other),
     }
 }
 
@@ -61,6 +71,8 @@ pub(super) struct TreeSample {
 #[derive(Debug)]
 pub(super) struct ProcessTree {
     proc: PathBuf,
+    /// Whether the kernel counts the time in which processes wait for a disk.
+    counts_blocks: bool,
     /// The command's process, until it was seen.
     root: Option<u32>,
     members: BTreeMap<u32, Member>,
@@ -95,7 +107,9 @@ impl ProcessTree {
     }
 
     fn at(proc: &Path, root: u32) -> Self {
+        let counts_blocks = std::fs::read_to_string(proc.join("sys/kernel/task_delayacct"));
         Self {
+            counts_blocks: counts_blocks.is_ok_and(|text| text.trim() == "1"),
             proc: proc.to_owned(),
             root: Some(root),
             members: BTreeMap::new(),
@@ -112,7 +126,7 @@ impl ProcessTree {
         let (mut gone, mut most_s) = (Vec::new(), -1.0);
         for (process, member) in &mut self.members {
             let folder = self.proc.join(process.to_string());
-            let now = stat_of(&folder).filter(|now| now.began == member.began);
+            let now = stat_of(&folder, self.counts_blocks).filter(|now| now.began == member.began);
             let Some(now) = now else {
                 gone.push(*process);
                 continue;
@@ -148,7 +162,10 @@ impl ProcessTree {
         let known = |process: &u32| self.members.contains_key(process) || self.others.contains(process);
         let new = all.iter().filter(|process| !known(process)).copied();
         let mut new: BTreeMap<u32, Stat> = new
-            .filter_map(|process| Some((process, stat_of(&self.proc.join(process.to_string()))?)))
+            .filter_map(|process| {
+                let folder = self.proc.join(process.to_string());
+                Some((process, stat_of(&folder, self.counts_blocks)?))
+            })
             .collect();
         loop {
             let is_ours = |(process, stat): &(&u32, &Stat)| {
@@ -190,13 +207,15 @@ impl ProcessTree {
 }
 
 /// What `stat` and `io` of a process say; `None` where it is gone.
-fn stat_of(folder: &Path) -> Option<Stat> {
-    let text = std::fs::read_to_string(folder.join("stat")).ok()?;
-    let mut stat = parsed_stat(&text)?;
+fn stat_of(folder: &Path, counts_blocks: bool) -> Option<Stat> {
+    // A program may have any bytes for its name.
+    let bytes = std::fs::read(folder.join("stat")).ok()?;
+    let mut stat = parsed_stat(&String::from_utf8_lossy(&bytes))?;
+    stat.used.blocked_s = stat.used.blocked_s.filter(|_| counts_blocks);
     let io = std::fs::read_to_string(folder.join("io")).unwrap_or_default();
     let count = |key: &str| io.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok());
-    stat.used.read_bytes = count("read_bytes:").unwrap_or(0);
-    stat.used.written_bytes = count("write_bytes:").unwrap_or(0);
+    stat.used.read_bytes = count("read_bytes:");
+    stat.used.written_bytes = count("write_bytes:");
     Some(stat)
 }
 
@@ -212,7 +231,7 @@ fn parsed_stat(text: &str) -> Option<Stat> {
         is_asleep: !fields.first()?.starts_with('R'),
         used: Used {
             cpu_s: ticks(14) + ticks(15),
-            blocked_s: ticks(42),
+            blocked_s: Some(ticks(42)),
             major_faults: number(12).unwrap_or(0),
             ..Used::default()
         },
@@ -221,7 +240,8 @@ fn parsed_stat(text: &str) -> Option<Stat> {
 
 /// Resident bytes, and bytes in the swap.
 fn memory_of(folder: &Path) -> (u64, u64) {
-    let text = std::fs::read_to_string(folder.join("status")).unwrap_or_default();
+    let bytes = std::fs::read(folder.join("status")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
     (kib(&text, "VmRSS:"), kib(&text, "VmSwap:"))
 }
 
@@ -267,14 +287,16 @@ mod tests {
         process(proc.path(), 8, 1, 999, 5000);
         process(proc.path(), 9, 7, 100, 500);
         process(proc.path(), 10, 9, 100, 100);
+        std::fs::create_dir_all(proc.path().join("sys/kernel")).unwrap();
+        std::fs::write(proc.path().join("sys/kernel/task_delayacct"), "1\n").unwrap();
         let mut tree = ProcessTree::at(proc.path(), 7);
         let sample = tree.sample().unwrap();
         assert_eq!(sample.processes, BTreeSet::from([7, 9, 10]));
         assert_eq!(sample.memory_bytes, 1600 * 1024);
         assert_eq!(sample.swap_bytes, 3 * 4096);
         assert!((sample.used.cpu_s - 4.5).abs() < 1e-9, "{sample:?}");
-        assert!((sample.used.blocked_s - 6.0).abs() < 1e-9, "{sample:?}");
-        assert_eq!((sample.used.major_faults, sample.used.read_bytes), (9, 3 * 4096));
+        assert!((sample.used.blocked_s.unwrap() - 6.0).abs() < 1e-9, "{sample:?}");
+        assert_eq!((sample.used.major_faults, sample.used.read_bytes), (9, Some(3 * 4096)));
         assert!(sample.is_asleep);
         // One has ended, its child has another parent now, and a new one began.
         std::fs::remove_dir_all(proc.path().join("9")).unwrap();
@@ -283,6 +305,27 @@ mod tests {
         let sample = tree.sample().unwrap();
         assert_eq!(sample.processes, BTreeSet::from([7, 10, 11]));
         assert!((sample.used.cpu_s - (1.5 + 1.5 + 2.5 + 0.5)).abs() < 1e-9, "{sample:?}");
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_hides_no_process() {
+        let proc = tempfile::tempdir().unwrap();
+        process(proc.path(), 7, 1, 100, 1000);
+        let folder = proc.path().join("7");
+        let stat = std::fs::read_to_string(folder.join("stat")).unwrap();
+        let (number, fields) = stat.split_once("(a ) b)").unwrap();
+        let stat = [number.as_bytes(), &b"(\xd0)"[..], fields.as_bytes()].concat();
+        std::fs::write(folder.join("stat"), stat).unwrap();
+        let status = std::fs::read(folder.join("status")).unwrap();
+        std::fs::write(
+            folder.join("status"),
+            [&b"Name:\t\xd0\n"[..], status.as_slice()].concat(),
+        )
+        .unwrap();
+        let sample = ProcessTree::at(proc.path(), 7).sample().unwrap();
+        assert_eq!((sample.processes.len(), sample.memory_bytes), (1, 1000 * 1024));
+        // The kernel does not say that it counts waits for a disk.
+        assert_eq!(sample.used.blocked_s, None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::log_fields::{self, LogFields};
+use super::named_bar::{Mark, NamedBar, keep};
 use super::printed::{self, PrintedSetting, Told};
 use super::tqdm_bar::{Counts, TqdmBar};
 
@@ -10,6 +11,10 @@ use super::tqdm_bar::{Counts, TqdmBar};
 const MOST_MARKS: usize = 1 << 16;
 /// Most messages that are kept.
 const MOST_TOLD: usize = 64;
+/// Most kinds of bars with names.
+const MOST_BARS: usize = 16;
+/// Numbers in a log that may count steps.
+const COUNTS: std::ops::Range<f64> = 1.0..1e15;
 
 /// Fields that say which step a log is of, how many there are, and how many tokens were seen.
 const STEP: [&str; 3] = ["step", "global_step", "current_steps"];
@@ -26,13 +31,6 @@ pub(super) enum Phase {
     Evaluation,
     /// The tool has told that the training is over.
     Ending,
-}
-
-/// End of a step, as it was seen.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Mark {
-    pub at_s: f64,
-    pub step: u64,
 }
 
 /// Steps between two marks, without an evaluation in them.
@@ -62,8 +60,13 @@ pub(super) struct Progress {
     total: Option<u64>,
     /// Whether a bar tells the steps, which logs tell less often.
     has_bar: bool,
-    /// Count of the training's bar, and steps of bars before it.
-    bar: (u64, u64),
+    /// Count of the training's bar, where it has no name.
+    done: u64,
+    /// Bars with names by their kinds, and which of them counts the steps.
+    bars: BTreeMap<String, NamedBar>,
+    counted: Option<String>,
+    /// Total and steps of a bar without a name that was taken for an evaluation's.
+    doubtful: (u64, Vec<Mark>),
     evaluations: Vec<(f64, f64)>,
     /// Evaluation under way: since when, and when it was seen last.
     evaluating: Option<(f64, f64)>,
@@ -102,24 +105,92 @@ impl Progress {
         match bar.counts() {
             Counts::Other => {}
             Counts::Evaluation => self.evaluates(at_s),
-            Counts::Steps => {
-                let (before, done) = self.bar;
-                let is_other = self.total.is_some_and(|total| total != bar.total);
-                let goes_back = bar.done < done;
-                if bar.name.is_empty() && (is_other || goes_back) {
-                    self.evaluates(at_s);
-                    return;
-                }
-                // The bar of a next epoch counts from 0.
-                let before = if goes_back { before + done } else { before };
-                self.bar = (before, bar.done);
-                self.has_bar = true;
-                if bar.name.is_empty() {
-                    self.total = Some(bar.total);
-                }
-                self.mark(before + bar.done, at_s);
-            }
+            Counts::Steps if bar.name.is_empty() => self.take_unnamed(bar, at_s),
+            Counts::Steps => self.take_named(bar, at_s),
         }
+    }
+
+    /// Takes a bar without a name, which the Trainer draws for the steps and for each evaluation.
+    fn take_unnamed(&mut self, bar: &TqdmBar, at_s: f64) {
+        let is_other = self.total.is_some_and(|total| total != bar.total);
+        if is_other || bar.done < self.done || self.counted.is_some() {
+            let (total, marks) = &mut self.doubtful;
+            if *total != bar.total || marks.last().is_some_and(|last| bar.done < last.step) {
+                *total = bar.total;
+                marks.clear();
+            }
+            keep(marks, bar.done, at_s);
+            self.evaluates(at_s);
+            return;
+        }
+        self.done = bar.done;
+        self.has_bar = true;
+        self.total = Some(bar.total);
+        self.mark(bar.done, at_s);
+    }
+
+    /// Takes a bar with a name. Of several the one that moves most counts the steps.
+    fn take_named(&mut self, bar: &TqdmBar, at_s: f64) {
+        let kind = bar.kind();
+        if self.bars.len() >= MOST_BARS && !self.bars.contains_key(&kind) {
+            return;
+        }
+        let own = self.bars.entry(kind.clone()).or_default();
+        let step = own.take(bar, &kind);
+        let (updates, is_outer) = (own.updates, own.is_outer);
+        let moves_more = |other: &NamedBar| !is_outer && (other.is_outer || updates > other.updates);
+        let is_counted = match &self.counted {
+            Some(counted) if *counted == kind => true,
+            Some(counted) => self.bars.get(counted).is_some_and(moves_more),
+            // A bar without a name need not be the training's before it has a loss.
+            None => !self.has_bar || self.loss.is_none(),
+        };
+        if !is_counted {
+            keep(&mut self.bars.entry(kind).or_default().marks, step, at_s);
+            return;
+        }
+        if self.counted.as_ref() != Some(&kind) {
+            self.count_by(kind);
+        }
+        self.has_bar = true;
+        self.mark(step, at_s);
+    }
+
+    /// Counts by another bar from now on, with its steps so far.
+    fn count_by(&mut self, kind: String) {
+        let bar = self.bars.entry(kind.clone()).or_default();
+        self.marks = std::mem::take(&mut bar.marks);
+        self.stride = 0;
+        let is_of_bar = self.has_bar && self.counted.is_none();
+        if is_of_bar && !self.settings.contains_key(&PrintedSetting::Steps) {
+            self.total = None;
+        }
+        self.counted = Some(kind);
+    }
+
+    /// Begins anew: what was taken for the training was something before it.
+    fn begin_anew(&mut self) {
+        self.marks.clear();
+        (self.stride, self.done, self.has_bar, self.counted) = (0, 0, false, None);
+        self.evaluations.clear();
+        self.evaluating = None;
+    }
+
+    /// Takes the bar of an evaluation for the training's, which has told a loss before any other bar did.
+    fn take_doubtful(&mut self) {
+        let (total, marks) = std::mem::take(&mut self.doubtful);
+        self.begin_anew();
+        self.total = Some(total);
+        self.done = marks.last().map_or(0, |last| last.step);
+        self.marks = marks;
+        self.has_bar = true;
+        self.phase = Phase::Steps;
+    }
+
+    /// Whether the bar that was taken for an evaluation's is under way.
+    fn is_doubtful(&self) -> bool {
+        let (total, marks) = &self.doubtful;
+        self.phase == Phase::Evaluation && marks.last().is_some_and(|last| last.step < *total)
     }
 
     fn take_fields(&mut self, fields: &LogFields, at_s: f64) {
@@ -130,11 +201,18 @@ impl Progress {
             self.phase = Phase::Steps;
         }
         let is_step = fields.contains_key("loss");
-        if let Some(total) = first(&TOTAL).filter(|_| self.total.is_none()) {
-            self.total = Some(total as u64);
+        if is_step && self.loss.is_none() && self.is_doubtful() {
+            self.take_doubtful();
         }
-        if let Some(step) = first(&STEP).filter(|_| is_step && !self.has_bar) {
-            self.mark(step as u64, at_s);
+        let count = |value: f64| COUNTS.contains(&value).then_some(value as u64);
+        if let Some(total) = first(&TOTAL)
+            .and_then(count)
+            .filter(|_| is_step && self.total.is_none())
+        {
+            self.total = Some(total);
+        }
+        if let Some(step) = first(&STEP).and_then(count).filter(|_| is_step && !self.has_bar) {
+            self.mark(step, at_s);
         }
         if is_step {
             self.loss = fields.get("loss").copied();
@@ -151,6 +229,10 @@ impl Progress {
         if let Told::Setting(setting, value) = told {
             self.settings.insert(setting, value);
             if setting == PrintedSetting::Steps {
+                let is_other = self.total.is_some_and(|total| total != value);
+                if self.loss.is_none() && (is_other || self.counted.is_some()) {
+                    self.begin_anew();
+                }
                 self.total = Some(value);
             }
         } else if self.told.len() < MOST_TOLD {
@@ -174,7 +256,7 @@ impl Progress {
 
     fn mark(&mut self, step: u64, at_s: f64) {
         let last = self.marks.last().map(|mark| mark.step);
-        if last.is_some_and(|last| step < last + self.stride.max(1)) {
+        if last.is_some_and(|last| step < last.saturating_add(self.stride.max(1))) {
             return;
         }
         if let Some((since, seen)) = self.evaluating.take() {
@@ -305,6 +387,74 @@ mod tests {
             logs.take(&line, step as f64);
         }
         assert_eq!((logs.step(), logs.total(), logs.step_spans().len()), (3, Some(9), 1));
+    }
+
+    #[test]
+    fn a_bar_before_the_training_is_not_the_trainings() {
+        let mut progress = Progress::default();
+        for (done, at) in [(0, 0.1), (3, 0.2), (5, 0.3)] {
+            progress.take(&bar(done, 5), at);
+        }
+        for done in 0..=3 {
+            progress.take(&bar(done, 9), 1.0 + done as f64);
+        }
+        assert_eq!(progress.phase(), Phase::Evaluation);
+        progress.take("{'loss': 2.5, 'epoch': 0.5}", 4.0);
+        assert_eq!((progress.step(), progress.total()), (3, Some(9)));
+        progress.take(&bar(4, 9), 5.0);
+        assert_eq!((progress.step(), progress.phase()), (4, Phase::Steps));
+        assert!(progress.evaluations().is_empty());
+        assert_eq!(progress.step_spans().len(), 3);
+        // The Trainer says beforehand how many steps there are to be.
+        let mut told = Progress::default();
+        told.take(&bar(5, 5), 0.1);
+        told.take("  Total optimization steps = 9", 0.2);
+        told.take(&bar(2, 9), 0.3);
+        assert_eq!((told.step(), told.phase()), (2, Phase::Steps));
+    }
+
+    #[test]
+    fn of_a_bar_in_another_the_inner_one_counts_the_steps() {
+        let mut progress = Progress::default();
+        for epoch in 0..3 {
+            progress.take(
+                &format!("Epoch: 3%|# | {epoch}/3 [00:01<00:01, 1.0it/s]"),
+                5.0 * epoch as f64,
+            );
+            for done in 0..=4 {
+                let line = format!("Iteration: 5%|# | {done}/4 [00:01<00:01, 1.0it/s]");
+                progress.take(&line, (5 * epoch + done) as f64);
+            }
+        }
+        assert_eq!(progress.step(), 12);
+    }
+
+    #[test]
+    fn numbers_that_count_no_steps_are_none() {
+        let mut progress = Progress::default();
+        progress.take("{'lr': 1e-4, 'max_steps': -1}", 0.1);
+        progress.take("{'lr': 1e-4, 'max_steps': 8}", 0.2);
+        assert_eq!(progress.total(), None);
+        for line in [
+            "{'loss': 1, 'step': 1e300}",
+            "{'loss': 1, 'step': 5, 'total_steps': -1}",
+            "{'loss': 1, 'step': nan}",
+            "{'loss': 1, 'step': 999999999999999}",
+        ] {
+            progress.take(line, 1.0);
+        }
+        assert_eq!((progress.step(), progress.total()), (999_999_999_999_999, None));
+        for done in [u64::MAX, 1, u64::MAX, 1] {
+            progress.take_named(
+                &TqdmBar {
+                    name: "Step".to_owned(),
+                    done,
+                    total: u64::MAX,
+                },
+                2.0,
+            );
+        }
+        assert_eq!(progress.step(), u64::MAX);
     }
 
     #[test]

@@ -3,9 +3,12 @@
 //! Design note: a process and not a thread, so that the run keeps its output however this program ends. What its own writes block on
 //! is what the command's would: the reader of the output. The copy never blocks: what does not fit is left out of it.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 /// Bytes that wait for the watcher: some seconds of a talkative command.
 #[cfg(target_os = "linux")]
@@ -18,14 +21,40 @@ const DESCRIPTORS: RawFd = 1024;
 pub(super) const ALL_LINES: &str = "\u{1b}7\u{1b}[r\u{1b}8";
 
 /// Signals that reach the whole group of a terminal's programs, and are the command's to answer.
-const UNHEARD: [libc::c_int; 5] = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE];
+const UNHEARD: [libc::c_int; 7] = [
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGPIPE,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+];
+
+/// Bits of the process's exit code: a part of the stream could not be written, or did not fit into the copy.
+const LOST: libc::c_int = 1;
+const CUT: libc::c_int = 2;
 
 /// A process that copies one stream.
 #[derive(Debug)]
 pub(super) struct Relay {
     process: libc::pid_t,
+    /// Descriptor of this program that the stream goes to.
+    pub to: RawFd,
     /// Copy of what was handed on.
     pub copy: File,
+    /// Exit code of the process, once it has ended.
+    exit_code: Cell<Option<libc::c_int>>,
+}
+
+/// What became of a block that was to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passed {
+    All,
+    /// A part of it could not be written, on a full disk for one.
+    Lost,
+    /// Nobody reads any more.
+    Closed,
 }
 
 impl Relay {
@@ -48,16 +77,39 @@ impl Relay {
             0 => hand_on(from.as_raw_fd(), to, written_fd),
             process => Ok(Self {
                 process,
+                to,
                 copy: File::from(copy),
+                exit_code: Cell::new(None),
             }),
         }
     }
 
     /// Whether the process has ended, which it does at the end of its stream.
     pub(super) fn has_ended(&self) -> bool {
+        if self.exit_code.get().is_some() {
+            return true;
+        }
         let mut status = 0;
-        // SAFETY: the status outlives the call; a process that was waited for already is an error.
-        unsafe { libc::waitpid(self.process, &raw mut status, libc::WNOHANG) != 0 }
+        // SAFETY: the status outlives the call.
+        let code = match unsafe { libc::waitpid(self.process, &raw mut status, libc::WNOHANG) } {
+            0 => return false,
+            // How it ended is not known.
+            -1 => 0,
+            // One that was killed has lost what it was about to write.
+            _ => ExitStatus::from_raw(status).code().unwrap_or(LOST),
+        };
+        self.exit_code.set(Some(code));
+        true
+    }
+
+    /// Whether a part of the output could not be written, as far as the process has ended.
+    pub(super) fn has_lost(&self) -> bool {
+        self.exit_code.get().is_some_and(|code| code & LOST != 0)
+    }
+
+    /// Whether a part of the output is not in the copy, as far as the process has ended.
+    pub(super) fn has_cut(&self) -> bool {
+        self.exit_code.get().is_some_and(|code| code & CUT != 0)
     }
 }
 
@@ -80,6 +132,9 @@ fn hand_on(from: RawFd, to: RawFd, copy: RawFd) -> ! {
             }
         }
         let mut block = [0u8; BLOCK];
+        let mut code = 0;
+        // Whether the copy lacks the end of what was handed on last.
+        let mut is_cut = false;
         loop {
             let count = libc::read(from, block.as_mut_ptr().cast(), BLOCK);
             let Ok(count) = usize::try_from(count) else {
@@ -89,31 +144,43 @@ fn hand_on(from: RawFd, to: RawFd, copy: RawFd) -> ! {
                     _ => break,
                 }
             };
-            if count == 0 || !write_all(to, &block[..count]) {
+            if count == 0 {
                 break;
             }
-            libc::write(copy, block.as_ptr().cast(), count);
+            match write_all(to, &block[..count]) {
+                Passed::All => {}
+                Passed::Lost => code |= LOST,
+                Passed::Closed => break,
+            }
+            // A line that was cut does not go on in a later one.
+            if is_cut && libc::write(copy, b"\n".as_ptr().cast(), 1) != 1 {
+                continue;
+            }
+            let written = libc::write(copy, block.as_ptr().cast(), count);
+            is_cut = usize::try_from(written) != Ok(count);
+            if is_cut {
+                code |= CUT;
+            }
         }
         if libc::isatty(to) == 1 {
             write_all(to, ALL_LINES.as_bytes());
         }
-        libc::_exit(0)
+        libc::_exit(code)
     }
 }
 
-/// Writes a block; false where nobody reads any more, which the command then learns as it would have without this process. What
-/// cannot be written otherwise is lost.
+/// Writes a block. Where nobody reads any more the command learns it as it would have without this process.
 ///
 /// # Safety
 /// `to` is a number of a descriptor, open or not.
-unsafe fn write_all(to: RawFd, mut block: &[u8]) -> bool {
+unsafe fn write_all(to: RawFd, mut block: &[u8]) -> Passed {
     while !block.is_empty() {
         // SAFETY: the block is as long as is said.
         let written = unsafe { libc::write(to, block.as_ptr().cast(), block.len()) };
         match usize::try_from(written) {
             Ok(written) => block = &block[written.min(block.len())..],
             Err(_) => match errno() {
-                libc::EPIPE => return false,
+                libc::EPIPE => return Passed::Closed,
                 libc::EINTR => {}
                 libc::EAGAIN => {
                     let mut waited = libc::pollfd {
@@ -124,11 +191,11 @@ unsafe fn write_all(to: RawFd, mut block: &[u8]) -> bool {
                     // SAFETY: the structure outlives the call.
                     unsafe { libc::poll(&raw mut waited, 1, -1) };
                 }
-                _ => return true,
+                _ => return Passed::Lost,
             },
         }
     }
-    true
+    Passed::All
 }
 
 /// Error of the last system call.

@@ -87,15 +87,17 @@ fn measured(measured: &Measured) -> Vec<(&'static str, String)> {
         let gpu = measured
             .gpu_utilisation
             .map(|share| format!("; GPU {}", percent(share)));
+        let disk = measured.read_bytes.zip(measured.written_bytes);
+        let disk =
+            disk.map(|(read, written)| format!("; {} read, {} written", bytes(read as f64), bytes(written as f64)));
         lines.push((
             "busy",
             format!(
-                "{:.1} of {} processors{}; {} read, {} written",
+                "{:.1} of {} processors{}{}",
                 measured.cores,
                 measured.usable_cores,
                 gpu.unwrap_or_default(),
-                bytes(measured.read_bytes as f64),
-                bytes(measured.written_bytes as f64)
+                disk.unwrap_or_default()
             ),
         ));
     }

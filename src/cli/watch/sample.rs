@@ -49,9 +49,9 @@ pub(super) struct Span {
     pub seconds: f64,
     /// Processors that the run kept busy.
     pub cores: f64,
-    /// Processes that waited for blocks of a disk.
-    pub blocked: f64,
-    pub read_per_s: f64,
+    /// Processes that waited for blocks of a disk, and bytes that were read, where the kernel counts them.
+    pub blocked: Option<f64>,
+    pub read_per_s: Option<f64>,
     pub written_per_s: f64,
     pub received_per_s: f64,
     pub major_faults_per_s: f64,
@@ -69,6 +69,10 @@ impl Span {
             return None;
         }
         let rate = |of: fn(&Sample) -> f64| ((of(last) - of(first)) / seconds).max(0.0);
+        let counted = |of: fn(&Used) -> Option<f64>| {
+            let passed = of(&last.used)? - of(&first.used)?;
+            Some((passed / seconds).max(0.0))
+        };
         let share = |of: fn(&Pressed) -> Option<f64>| {
             let passed = of(&last.pressed)? - of(&first.pressed)?;
             Some((passed / seconds).clamp(0.0, 1.0))
@@ -77,9 +81,9 @@ impl Span {
             from_s: first.at_s,
             seconds,
             cores: rate(|sample| sample.used.cpu_s),
-            blocked: rate(|sample| sample.used.blocked_s),
-            read_per_s: rate(|sample| sample.used.read_bytes as f64),
-            written_per_s: rate(|sample| sample.used.written_bytes as f64),
+            blocked: counted(|used| used.blocked_s),
+            read_per_s: counted(|used| used.read_bytes.map(|bytes| bytes as f64)),
+            written_per_s: rate(|sample| sample.used.written_bytes.unwrap_or(0) as f64),
             received_per_s: rate(|sample| sample.pressed.received_bytes.unwrap_or(0) as f64),
             major_faults_per_s: rate(|sample| sample.used.major_faults as f64),
             disk_pressure: share(|pressed| pressed.disk_s),
@@ -119,8 +123,10 @@ impl Samples {
         }
     }
 
-    pub(super) fn all(&self) -> &[Sample] {
-        &self.kept
+    /// All that is kept, and one for the looks since.
+    pub(super) fn all(&self) -> Vec<Sample> {
+        let waiting = merged(self.waiting.clone());
+        self.kept.iter().cloned().chain(waiting).collect()
     }
 
     /// The sample with the most memory of the device that trains.
@@ -134,7 +140,8 @@ impl Samples {
 
     /// What happened between samples.
     pub(super) fn spans(&self) -> Vec<Span> {
-        let pairs = self.kept.windows(2);
+        let all = self.all();
+        let pairs = all.windows(2);
         pairs.filter_map(|pair| Span::between(&pair[0], &pair[1])).collect()
     }
 }
@@ -186,6 +193,21 @@ mod tests {
         assert_eq!(samples.last().map(|sample| sample.at_s), Some(19_999.0));
         assert!(samples.all().windows(2).all(|pair| pair[0].at_s < pair[1].at_s));
         assert!(samples.spans().iter().all(|span| (span.cores - 2.0).abs() < 1e-9));
+    }
+
+    #[test]
+    fn the_last_looks_count_before_they_are_thinned_out() {
+        let mut samples = Samples::default();
+        for second in 0..20_003 {
+            samples.push(at(second, if second == 20_002 { 999 } else { 10 }));
+        }
+        let all = samples.all();
+        assert_eq!(
+            all.last().map(|last| (last.at_s, last.memory_bytes)),
+            Some((20_002.0, 999))
+        );
+        let spans = samples.spans();
+        assert_eq!(spans.last().map(|last| last.from_s + last.seconds), Some(20_002.0));
     }
 
     #[test]

@@ -59,6 +59,12 @@ fn size() -> Option<(u16, u16)> {
     if std::env::var_os("TERM").is_none_or(|kind| kind.is_empty() || kind == "dumb") {
         return None;
     }
+    // In the background the lines are those of the program in the foreground.
+    // SAFETY: questions about a descriptor and this process; without a controlling terminal the first answers -1.
+    let (front, own) = unsafe { (libc::tcgetpgrp(libc::STDERR_FILENO), libc::getpgrp()) };
+    if front != -1 && front != own {
+        return None;
+    }
     let (columns, lines) = terminal_size::terminal_size_of(io::stderr())?;
     (lines.0 >= LEAST_LINES && columns.0 >= LEAST_COLUMNS).then_some((lines.0, columns.0))
 }

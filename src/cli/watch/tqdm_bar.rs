@@ -23,6 +23,9 @@ pub(super) enum Counts {
     Other,
 }
 
+/// Counts from which on a number is none of steps.
+const MOST: f64 = 1e15;
+
 /// Names of bars whose counts are steps, in lower case.
 const STEPS: [&str; 4] = ["step", "train", "epoch", "iter"];
 /// Names of bars that evaluate.
@@ -53,6 +56,15 @@ impl TqdmBar {
         })
     }
 
+    /// The name up to what differs from one bar of its kind to the next: numbers, and what is measured.
+    pub(super) fn kind(&self) -> String {
+        let letters = self.name.chars().filter(|letter| !letter.is_ascii_digit());
+        let kind: String = letters
+            .take_while(|letter| letter.is_alphabetic() || *letter == ' ')
+            .collect();
+        kind.trim().to_owned()
+    }
+
     pub(super) fn counts(&self) -> Counts {
         let name = self.name.to_lowercase();
         let begins = |words: &[&str]| words.iter().any(|word| name.starts_with(word));
@@ -76,7 +88,8 @@ fn count(text: &str) -> Option<u64> {
         _ => (text, 1.0),
     };
     let value: f64 = digits.parse().ok()?;
-    Some((value * times).round() as u64)
+    let scaled = (value * times).round();
+    (0.0..MOST).contains(&scaled).then_some(scaled as u64)
 }
 
 #[cfg(test)]
@@ -132,8 +145,25 @@ mod tests {
             "100%|",
             "  3%|▎ | x/y [00:12<06:23]",
             "%|%|%|",
+            "  0%|  | 0/99999999999999999999 [00:00<?, ?it/s]",
         ] {
             assert_eq!(read(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn bars_of_one_kind_differ_in_numbers() {
+        for (name, kind) in [
+            ("Epoch 1/3", "Epoch"),
+            ("Training loss: 2.1", "Training loss"),
+            ("1|25|Loss: 1.2", ""),
+        ] {
+            let bar = TqdmBar {
+                name: name.to_owned(),
+                done: 1,
+                total: 2,
+            };
+            assert_eq!(bar.kind(), kind);
         }
     }
 

@@ -77,7 +77,7 @@ pub(super) fn cpu_limit(evidence: &Evidence) -> Option<Cause> {
     let used = mean(&spans, |span| span.cores)?;
     let on_gpu = spans.iter().any(|span| span.gpu_utilisation.is_some());
     let has_few = (limits.cores as f64) < FEW * limits.machine_cores as f64;
-    (has_few && !on_gpu && used > BUSY * limits.cores as f64).then(|| {
+    (has_few && !on_gpu && !limits.gpu_unseen && used > BUSY * limits.cores as f64).then(|| {
         let text = format!(
             "the run may use {} of the machine's {} processors, and kept {used:.1} busy",
             limits.cores, limits.machine_cores

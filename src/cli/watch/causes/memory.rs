@@ -5,6 +5,7 @@ use crate::cli::watch::evidence::Evidence;
 use crate::cli::watch::progress::StepSpan;
 use crate::cli::watch::sample::{Sample, Span};
 use crate::report::{bytes, percent};
+use crate::worker::OomScope;
 
 const MIB: u64 = 1 << 20;
 /// Samples without which a course is none.
@@ -112,24 +113,28 @@ pub(super) fn swapping(evidence: &Evidence) -> Option<Cause> {
     Some(cause.taking(share))
 }
 
-/// A process that the kernel ended for lack of memory.
+/// A process that the kernel ended for lack of memory. Where it may be anybody's, a run that ended well is none of its.
 pub(super) fn memory_limit(evidence: &Evidence) -> Option<Cause> {
     let kills = evidence.limits.oom_kills;
-    (kills > 0).then(|| {
+    let is_others = kills.scope == OomScope::Machine && evidence.ending.exit_code == Some(0);
+    (kills.count > 0 && !is_others).then(|| {
         let most = evidence
             .samples
             .iter()
             .map(|sample| sample.memory_bytes)
             .max()
             .unwrap_or(0);
-        let ended = match evidence.ending.signal {
-            Some(libc::SIGKILL) => ", the command among them",
-            _ => "",
+        let (place, of_command) = match kills.scope {
+            OomScope::Group => ("in its control group", ", the command among them"),
+            OomScope::Machine => ("on this machine, perhaps of others,", ", perhaps the command too"),
         };
+        let is_killed = evidence.ending.signal == Some(libc::SIGKILL);
+        let ended = if is_killed { of_command } else { "" };
         Cause::new(
             "memory_limit",
             format!(
-                "the kernel ended {kills} processes for lack of memory{ended}; the run had {} at its highest",
+                "the kernel ended {} processes {place} for lack of memory{ended}; the run had {} at its highest",
+                kills.count,
                 bytes(most as f64)
             ),
             "raise the limit of the control group or the container, or let the run take less memory of the host",
@@ -291,9 +296,14 @@ mod tests {
         assert!(found.share.unwrap() > 0.9, "{found:?}");
         assert_eq!(swapping(&clean(30)), None);
         let mut evidence = clean(5);
-        evidence.limits.oom_kills = 1;
+        evidence.limits.oom_kills.count = 1;
         evidence.ending.signal = Some(libc::SIGKILL);
         let found = memory_limit(&evidence).unwrap();
         assert!(found.evidence.contains("the command among them"), "{found:?}");
+        evidence.limits.oom_kills.scope = OomScope::Machine;
+        let found = memory_limit(&evidence).unwrap();
+        assert!(found.evidence.contains("perhaps of others"), "{found:?}");
+        (evidence.ending.signal, evidence.ending.exit_code) = (None, Some(0));
+        assert_eq!(memory_limit(&evidence), None);
     }
 }

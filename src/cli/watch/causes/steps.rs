@@ -1,7 +1,7 @@
 //! Steps that are longer than others, and what stands between them.
 
 use super::cause::Cause;
-use crate::cli::watch::evidence::{Evidence, mean};
+use crate::cli::watch::evidence::{Evidence, mean, mean_of_known};
 use crate::cli::watch::progress::StepSpan;
 use crate::cli::watch::sample::Span;
 use crate::report::{bytes, duration, percent};
@@ -57,17 +57,19 @@ pub(super) fn stall(evidence: &Evidence) -> Option<Cause> {
     let most = longest(&still)?;
     let share = lost(&still, usual) / evidence.seconds;
     let spans = evidence.within(most.from_s, most.to_s);
+    let read = mean_of_known(&spans, |span| span.read_per_s);
     let cause = Cause::new(
         "stall",
         format!(
-            "{} of {} steps took {LONG} times the median of {} or more, up to {} in step {}, with {:.1} processors busy and {}/s read",
+            "{} of {} steps took {LONG} times the median of {} or more, up to {} in step {}, with {:.1} processors busy{}",
             still.len(),
             evidence.steps.len(),
             duration(usual),
             duration(most.seconds()),
             most.step,
             mean(&spans, |span| span.cores)?,
-            bytes(mean(&spans, |span| span.read_per_s)?)
+            read.map(|read| format!(" and {}/s read", bytes(read)))
+                .unwrap_or_default()
         ),
         "look for what it waits for then: a shard of the data, a checkpoint, a service that is logged to, another rank",
     );
@@ -203,7 +205,7 @@ mod tests {
                     at_s: now,
                     used: Used {
                         cpu_s: used,
-                        written_bytes: written as u64,
+                        written_bytes: Some(written as u64),
                         ..Used::default()
                     },
                     ..Sample::default()

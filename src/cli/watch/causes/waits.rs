@@ -1,7 +1,7 @@
 //! Waits within steps: what computes stands still, and something else is busy, or nothing is.
 
 use super::cause::Cause;
-use crate::cli::watch::evidence::{Evidence, mean};
+use crate::cli::watch::evidence::{Evidence, mean, mean_of_known};
 use crate::cli::watch::sample::Span;
 use crate::report::{bytes, percent};
 
@@ -20,19 +20,14 @@ const DISK_BYTES_PER_S: f64 = 4e6;
 const DISK_SHARE: f64 = 0.15;
 const NETWORK_BYTES_PER_S: f64 = 1e6;
 
-/// Waits for data, or for nothing that shows.
+/// Waits for data, or for nothing that shows. Nothing is said of a run that may be on a GPU whose use is not seen.
 pub(super) fn waits(evidence: &Evidence) -> Option<Cause> {
     let (spans, samples) = (evidence.step_time(), evidence.step_samples());
-    if spans.len() < LEAST_LOOKS || samples.len() < LEAST_LOOKS {
+    if evidence.limits.gpu_unseen || spans.len() < LEAST_LOOKS || samples.len() < LEAST_LOOKS {
         return None;
     }
     let cores = mean(&spans, |span| span.cores)?;
-    let used: Vec<Span> = spans
-        .iter()
-        .copied()
-        .filter(|span| span.gpu_utilisation.is_some())
-        .collect();
-    let on_gpu = mean(&used, |span| span.gpu_utilisation.unwrap_or(0.0));
+    let on_gpu = mean_of_known(&spans, |span| span.gpu_utilisation);
     let still = match on_gpu {
         Some(utilisation) => 1.0 - utilisation,
         None => samples.iter().filter(|sample| sample.is_asleep).count() as f64 / samples.len() as f64,
@@ -50,40 +45,60 @@ pub(super) fn waits(evidence: &Evidence) -> Option<Cause> {
         "the run waited"
     };
     let said = format!("{what} in {} of the time of its steps", percent(still));
-    let read = mean(&spans, |span| span.read_per_s)?;
-    let blocked = mean(&spans, |span| span.blocked.max(span.disk_pressure.unwrap_or(0.0)))?;
+    let read = mean_of_known(&spans, |span| span.read_per_s);
+    let blocked = mean_of_known(&spans, blocked);
+    let is_disk = read.is_some_and(|read| read >= DISK_BYTES_PER_S) || blocked.is_some_and(|share| share >= DISK_SHARE);
+    let idle = match (read, blocked) {
+        (None, None) => "and the network was not; the disk was not seen",
+        _ => "and neither disk nor network",
+    };
     let received = mean(&spans, |span| span.received_per_s)?;
-    let cause = if blocked >= DISK_SHARE || read >= DISK_BYTES_PER_S {
+    let cause = if is_disk {
         Cause::new(
             "data_wait",
-            format!(
-                "{said}; meanwhile {}/s were read from the disk, which was waited for in {} of it",
-                bytes(read),
-                percent(blocked.min(1.0))
-            ),
+            format!("{said}; meanwhile {}", disk(read, blocked)),
             "put the data on a faster disk, tokenise them beforehand, or let more processes read ahead (`dataloader_num_workers`)",
         )
     } else if received >= NETWORK_BYTES_PER_S {
         Cause::new(
             "data_wait",
-            format!("{said}; meanwhile {}/s came by the network", bytes(received)),
+            format!(
+                "{said}; meanwhile the machine received {}/s by the network",
+                bytes(received)
+            ),
             "copy the data to this machine before the training, instead of streaming them",
         )
     } else if cores >= PREPARES {
         Cause::new(
             "data_preparation",
-            format!("{said}; meanwhile {cores:.1} processors were busy, and neither disk nor network"),
+            format!("{said}; meanwhile {cores:.1} processors were busy, {idle}"),
             "tokenise the data beforehand, or let more processes prepare them (`dataloader_num_workers`); on a GPU also larger \
              micro-batches, which launch fewer kernels",
         )
     } else {
         Cause::new(
             "data_wait",
-            format!("{said}; meanwhile {cores:.1} processors were busy, and neither disk nor network"),
+            format!("{said}; meanwhile {cores:.1} processors were busy, {idle}"),
             "look for what it waits for: a service, a lock, a sleep in the data's code, another rank",
         )
     };
     Some(cause.taking(still))
+}
+
+/// Processes that waited for a disk, or the share of the time in which any did, whichever is more.
+fn blocked(span: &Span) -> Option<f64> {
+    match (span.blocked, span.disk_pressure) {
+        (Some(own), Some(any)) => Some(own.max(any)),
+        (own, any) => own.or(any),
+    }
+}
+
+/// What is known of a disk that is busy: bytes that were read a second, and the share of the time in which it was waited for.
+fn disk(read: Option<f64>, blocked: Option<f64>) -> String {
+    let read = read.map(|read| format!("{}/s were read from the disk", bytes(read)));
+    let blocked = blocked.map(|share| format!("the disk was waited for in {} of it", percent(share.min(1.0))));
+    let known: Vec<String> = read.into_iter().chain(blocked).collect();
+    known.join(", and ")
 }
 
 #[cfg(test)]
@@ -111,10 +126,14 @@ mod tests {
             "{sleeps:?}"
         );
         assert!((sleeps.share.unwrap() - 0.5).abs() < 0.05, "{sleeps:?}");
-        let disk = asleep(|sample| sample.used.read_bytes = (sample.at_s * 5e7) as u64).unwrap();
+        let disk = asleep(|sample| sample.used.read_bytes = Some((sample.at_s * 5e7) as u64)).unwrap();
         assert!(disk.evidence.contains("from the disk"), "{disk:?}");
         let network = asleep(|sample| sample.pressed.received_bytes = Some((sample.at_s * 5e6) as u64)).unwrap();
         assert!(network.evidence.contains("by the network"), "{network:?}");
+        let unseen = asleep(|sample| (sample.used.read_bytes, sample.used.blocked_s) = (None, None)).unwrap();
+        assert!(unseen.evidence.contains("the disk was not seen"), "{unseen:?}");
+        let waited = asleep(|sample| sample.used.blocked_s = Some(sample.at_s / 4.0)).unwrap();
+        assert!(waited.evidence.contains("waited for in 25"), "{waited:?}");
         let prepares = asleep(|sample| sample.used.cpu_s *= 2.0).unwrap();
         assert_eq!(prepares.name, "data_preparation");
     }
@@ -137,5 +156,12 @@ mod tests {
         assert_eq!(on_gpu(0.95), None);
         assert!(on_gpu(0.4).unwrap().evidence.contains("the GPU stood still in 60"));
         assert_eq!(waits(&clean(3)), None);
+        let mut unseen = changed(clean(30), |sample| {
+            sample.is_asleep = true;
+            sample.used.cpu_s /= 10.0;
+        });
+        assert!(waits(&unseen).is_some());
+        unseen.limits.gpu_unseen = true;
+        assert_eq!(waits(&unseen), None);
     }
 }

@@ -40,6 +40,7 @@ mod tests {
     #[test]
     fn a_machine_without_gpus_has_no_samples() {
         let samples = ProcessGpus::default().sample(&BTreeSet::from([std::process::id()]));
+        assert!(cfg!(feature = "cuda") || samples.is_empty());
         assert!(
             samples
                 .iter()
