@@ -515,7 +515,7 @@ const REFUSED: &[(&str, &[&str])] = &[
     (
         "refused_options.py",
         &[
-            "refused_options.py:8: `get_peft_config` takes the adapter from the options",
+            "refused_options.py:8: `get_peft_config` takes the adapter from the script's options",
             "its YAML",
         ],
     ),
