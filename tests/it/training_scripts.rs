@@ -318,6 +318,11 @@ const CASES: &[Case] = &[
         &["trl_branches.py:8: `if len(sys.argv) > 3` cannot be evaluated: its first branch is taken"],
     ),
     case(
+        "trl_called_twice.py",
+        &[("model", "base"), ("learning_rate", "1e-4")],
+        &["trl_called_twice.py:7: what makes this trainer is called several times: its first call is read"],
+    ),
+    case(
         "trl_uncalled.py",
         &[
             ("model", "base"),
@@ -515,7 +520,7 @@ const REFUSED: &[(&str, &[&str])] = &[
     (
         "refused_options.py",
         &[
-            "refused_options.py:8: `get_peft_config` takes the adapter from the options",
+            "refused_options.py:8: `get_peft_config` takes the adapter from the script's options",
             "its YAML",
         ],
     ),

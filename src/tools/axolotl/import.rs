@@ -353,7 +353,9 @@ fn template(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
     let name = keys.text("chat_template")?;
     match name.as_deref() {
-        None | Some("tokenizer_default") => {}
+        None => {}
+        // One is named for tokenizers without a template of their own.
+        Some(name) if name.starts_with("tokenizer_default") => {}
         Some("jinja") => match keys.text("chat_template_jinja")? {
             Some(path) if !path.contains('{') => {
                 reader.recipe.data.chat_template = Some(located(keys.path(), &path));

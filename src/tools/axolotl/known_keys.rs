@@ -87,7 +87,9 @@ const SILENT_OF_DATA: &str = "
     datasets.preprocess_shards datasets.trust_remote_code datasets.conversation datasets.field_tools
     datasets.field_human datasets.field_model datasets.input_format datasets.train_on_split
     datasets.logprobs_field datasets.temperature
-    datasets.type.format datasets.type.no_input_format datasets.type.field_system datasets.type.field_input";
+    datasets.type.format datasets.type.no_input_format datasets.type.field_system datasets.type.field_input
+    datasets.type.prompt_format datasets.type.chosen_format datasets.type.rejected_format
+    datasets.type.completion_format";
 
 const TOLD: &[ToldKey] = &[
     learnt(

@@ -159,6 +159,9 @@ mod tests {
             passed_over.uncounted,
             ["`tiled_mlp: true` is not counted: MLPs are computed in tiles there"]
         );
+        let mut of_preferences = PassedOver::default();
+        of_preferences.take([Tool::Unsloth; 2], "max_prompt_length", &json!(256));
+        assert_eq!(of_preferences.unknown, [""; 0]);
         assert_eq!(shown(&json!("a\nb")), "a b");
         assert!(shown(&json!("a".repeat(99))).ends_with("a…"));
     }

@@ -55,6 +55,17 @@ pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Impo
 /// Reads a file by the words that it has.
 fn read(mut reader: Reader<'_>, told_by: &'static str) -> Result<Imported, StackFileError> {
     (reader.tool.import().read)(&mut reader)?;
+    let recipe = &reader.recipe;
+    if recipe.adapter.is_none() && recipe.precision.is_quantized() {
+        return Err(StackFileError::OtherTask {
+            location: reader.keys.path().display().to_string(),
+            what: format!(
+                "it has no adapter, and full fine-tuning cannot train quantized weights (precision {})",
+                recipe.precision
+            ),
+            instead: "name an adapter, or turn the quantization off",
+        });
+    }
     preference::settle(&mut reader)?;
     Ok(reader.finish(told_by))
 }

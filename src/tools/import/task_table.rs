@@ -21,6 +21,7 @@ const SORTS: Task = Other("trains a model that sorts texts, and none that writes
 const EMBEDS: Task = Other("trains a model of embeddings, and none that writes texts");
 const TRANSLATES: Task = Other("trains a model with an encoder, and here it is decoders alone");
 const PARTLY: Task = Other("trains some of the weights as they are, and leaves the others out");
+const ORTHOGONAL: Task = Other("trains orthogonal adapters (OFT), which no recipe has");
 const RESTARTS: Task = Other("merges its adapters and starts them again on the way (ReLoRA)");
 const DIFFUSES: Task = Other("trains a model that writes by diffusion");
 const SPARSE: Task = Other("trains weights of which many stay 0");
@@ -116,6 +117,8 @@ const LLAMA_FACTORY: &[TaskRow] = &[
     row("use_asft_loss", Anything, WEIGHS),
     row("use_eaft_loss", Anything, WEIGHS),
     row("use_llama_pro", Anything, PARTLY),
+    row("finetuning_type", Word(&["freeze"]), PARTLY),
+    row("finetuning_type", Word(&["oft"]), ORTHOGONAL),
 ];
 
 const TORCHTUNE: &[TaskRow] = &[

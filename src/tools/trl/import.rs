@@ -108,9 +108,9 @@ fn weights_unsaid(reader: &mut Reader<'_>, script: Option<&Script>) {
         }
         return;
     }
-    reader.note("no `dtype`: trl loads the weights in F32; here they are in the precision of the products");
+    reader.note("no `dtype`: TRL loads the weights in F32; here they are in the precision of the products");
     if reader.behaviour().loads == Number::F32 {
-        reader.assume("no `dtype`: trl sft loads the weights in F32, which takes twice the memory; write bfloat16");
+        reader.assume("no `dtype`: TRL loads the weights in F32, which takes twice the memory; write bfloat16");
     }
 }
 

@@ -21,10 +21,10 @@ const SILENT: &str = "
     text_only load_in_16bit temporary_location task_type unsloth_force_compile fullgraph layers_pattern
     return_dict load_in_8bit bnb_4bit_use_double_quant";
 
-/// Keys of TRL's `SFTConfig` that say nothing of a training.
+/// Keys of TRL's `SFTConfig`, and of its trainers of preferences, that say nothing of a training.
 const SILENT_OF_TRL: &str = "
     eval_packing dataset_batch_size num_of_sequences chars_per_token pad_token pad_to_multiple_of shuffle_dataset
-    dataset_text_field";
+    dataset_text_field max_prompt_length max_completion_length generate_during_eval ref_model_init_kwargs";
 
 const TOLD: &[ToldKey] = &[
     learnt(

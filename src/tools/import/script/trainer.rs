@@ -75,6 +75,10 @@ pub(super) fn trainer_of<'r>(
     tell(run, trainer, trainers.started.is_empty(), notes);
     let others = trainers.started.iter().skip(1).filter_map(|id| run.calls.get(*id));
     notes.extend(others.map(|other| {
+        if other.line == trainer.line {
+            let location = run.location(other.line);
+            return format!("{location}: what makes this trainer is called several times: its first call is read");
+        }
         format!(
             "{}: `{}` trains too: only the training of {} is read; give a script for each",
             run.location(other.line),

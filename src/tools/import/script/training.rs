@@ -138,9 +138,7 @@ impl<'r> Training<'r> {
             && call.short_name() != "LoraConfig"
         {
             let reason = match call.short_name() {
-                "get_peft_config" => {
-                    "takes the adapter from the options that start the script, which are to be given: the command, or its YAML"
-                }
+                "get_peft_config" => "takes the adapter from the script's options: give its command, or its YAML",
                 _ => "makes an adapter that is no LoRA",
             };
             return Err(refused(run, call, call.short_name(), reason));
