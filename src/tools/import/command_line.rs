@@ -14,10 +14,12 @@ pub(in crate::tools) struct CommandLine {
     pub started: Vec<String>,
     /// Options of the program, by name; those of a launcher are left out.
     pub options: Map<String, Value>,
+    /// File that the program reads its settings from.
+    pub config: Option<String>,
 }
 
 impl CommandLine {
-    /// The commands of a shell script, as far as they have options.
+    /// The commands of a shell script, as far as they have options or a file of them.
     pub(in crate::tools) fn all(text: &str) -> Vec<Self> {
         let commands = Words::default().commands(text);
         commands.iter().filter_map(|words| Self::of(words)).collect()
@@ -35,24 +37,42 @@ impl CommandLine {
         let tool = words.iter().position(|word| TOOLS.contains(&file_name(word)));
         let script = || words.iter().position(|word| word.ends_with(".py"));
         let module = || words.iter().rposition(|word| word == "-m").map(|at| at + 1);
-        let (started, options) = match (tool, script().or_else(module)) {
+        let (started, own) = match (tool, script().or_else(module)) {
             (Some(at), _) => {
                 let told = words[at..].iter().take(2).take_while(|word| !is_option(word));
                 let told: Vec<String> = told.map(|word| file_name(word).to_owned()).collect();
-                (told, &words[at..])
+                (told, Some(&words[at..]))
             }
             (None, Some(at)) => {
                 let name = words.get(at).map(|word| script_name(word).to_owned());
-                (name.into_iter().collect(), words.get(at..).unwrap_or_default())
+                (name.into_iter().collect(), Some(words.get(at..).unwrap_or_default()))
             }
             (None, None) => (
                 words.iter().take_while(|word| !is_option(word)).cloned().collect(),
-                words,
+                None,
             ),
         };
-        let options = options_of(options);
-        (!options.is_empty()).then_some(Self { started, options })
+        let options = options_of(own.unwrap_or(words));
+        let config = own.and_then(|own| config_of(own, &options));
+        (!options.is_empty() || config.is_some()).then_some(Self {
+            started,
+            options,
+            config,
+        })
     }
+}
+
+/// The file of settings that stands behind a program or under its option `config`.
+fn config_of(words: &[String], options: &Map<String, Value>) -> Option<String> {
+    let is_file = |name: &&str| name.ends_with(".yaml") || name.ends_with(".yml");
+    let named = options.get("config").and_then(Value::as_str);
+    // Settings stand behind the name for torchtune, whose configs have names of their own.
+    let named = named.and_then(|names| names.split(',').next());
+    let is_of_torchtune = words.first().is_some_and(|word| file_name(word) == "tune");
+    let named = named.filter(|name| is_of_torchtune || is_file(name));
+    let told = words.iter().skip(1).take_while(|word| name_of(word).is_none());
+    let mut told = told.map(String::as_str);
+    named.or_else(|| told.find(is_file)).map(str::to_owned)
 }
 
 /// The name of an option, with the value that stands in the same word.
@@ -286,6 +306,25 @@ mod tests {
             "learning_rate": "7e-4", "use_peft": true, "packing": false, "shuffle": false, "no_cuda": true, "no_name": "8",
         });
         assert_eq!(Value::Object(line.options), expected);
+    }
+
+    #[test]
+    fn files_that_commands_name_are_those_of_settings() {
+        for (text, config) in [
+            ("axolotl train config.yml", Some("config.yml")),
+            ("axolotl train config.yml --learning-rate 1e-4", Some("config.yml")),
+            ("accelerate launch -m axolotl.cli.train poems.yaml", Some("poems.yaml")),
+            ("trl sft --config=sft.yaml --learning_rate 1e-4", Some("sft.yaml")),
+            (
+                "tune run lora --config llama3_1/8B_lora batch_size=4",
+                Some("llama3_1/8B_lora"),
+            ),
+            ("accelerate launch --config_file z3.yaml sft.py --lora_r 8", None),
+            ("trl sft --lora_r 8", None),
+        ] {
+            assert_eq!(one(text).config.as_deref(), config, "{text}");
+        }
+        assert_eq!(CommandLine::all("see config.yml"), []);
     }
 
     proptest! {

@@ -108,6 +108,8 @@ pub(in crate::tools) struct Parsed {
     pub values: Map<String, Value>,
     /// What the command starts that they are options of; nothing where they are of a file.
     pub started: Vec<String>,
+    /// The file that the command reads its settings from.
+    pub config: Option<String>,
     /// What is left out of the values, with what to do.
     pub notes: Vec<String>,
 }
@@ -142,7 +144,11 @@ pub(in crate::tools) fn parsed(path: &Path, text: &str) -> Result<Parsed, StackF
 fn of_commands(mut commands: Vec<CommandLine>) -> Option<Parsed> {
     let most = commands.iter().map(|command| command.options.len()).max()?;
     let at = commands.iter().position(|command| command.options.len() == most)?;
-    let CommandLine { started, options } = commands.remove(at);
+    let CommandLine {
+        started,
+        options,
+        config,
+    } = commands.remove(at);
     let others: Vec<String> = commands.iter().map(|command| command.started.join(" ")).collect();
     let note = (!others.is_empty()).then(|| {
         format!(
@@ -154,6 +160,7 @@ fn of_commands(mut commands: Vec<CommandLine>) -> Option<Parsed> {
     Some(Parsed {
         values: options,
         started,
+        config,
         notes: note.into_iter().collect(),
     })
 }
