@@ -110,7 +110,7 @@ pub(in crate::tools) struct Parsed {
     pub started: Vec<String>,
     /// The file that the command reads its settings from.
     pub config: Option<String>,
-    /// What is left out of the values, with what to do.
+    /// What is left out of the values, and what a launcher says, with what to do.
     pub notes: Vec<String>,
 }
 
@@ -148,20 +148,21 @@ fn of_commands(mut commands: Vec<CommandLine>) -> Option<Parsed> {
         started,
         options,
         config,
+        mut notes,
     } = commands.remove(at);
     let others: Vec<String> = commands.iter().map(|command| command.started.join(" ")).collect();
-    let note = (!others.is_empty()).then(|| {
+    notes.extend((!others.is_empty()).then(|| {
         format!(
             "of several commands the one with the most options is read, `{}`, and not `{}`; give it in a file of its own",
             started.join(" "),
             others.join("`, `")
         )
-    });
+    }));
     Some(Parsed {
         values: options,
         started,
         config,
-        notes: note.into_iter().collect(),
+        notes,
     })
 }
 
