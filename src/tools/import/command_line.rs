@@ -4,8 +4,16 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use crate::tools::known_keys::is_off;
+
 /// Programs whose first word says what they are to do.
 const TOOLS: [&str; 4] = ["trl", "llamafactory-cli", "axolotl", "tune"];
+
+/// Options of launchers that say how many devices there are.
+const COUNTS: [&str; 3] = ["num_processes", "nproc_per_node", "num_gpus"];
+
+/// Options of launchers by which devices share work or weights out.
+const SHARES: [&str; 3] = ["config_file", "use_deepspeed", "use_fsdp"];
 
 /// A command with options.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,10 +22,14 @@ pub(in crate::tools) struct CommandLine {
     pub started: Vec<String>,
     /// Options of the program, by name; those of a launcher are left out.
     pub options: Map<String, Value>,
+    /// File that the program reads its settings from.
+    pub config: Option<String>,
+    /// What of the launcher's options changes memory and speed, with what to do.
+    pub notes: Vec<String>,
 }
 
 impl CommandLine {
-    /// The commands of a shell script, as far as they have options.
+    /// The commands of a shell script, as far as they have options or a file of them.
     pub(in crate::tools) fn all(text: &str) -> Vec<Self> {
         let commands = Words::default().commands(text);
         commands.iter().filter_map(|words| Self::of(words)).collect()
@@ -35,24 +47,73 @@ impl CommandLine {
         let tool = words.iter().position(|word| TOOLS.contains(&file_name(word)));
         let script = || words.iter().position(|word| word.ends_with(".py"));
         let module = || words.iter().rposition(|word| word == "-m").map(|at| at + 1);
-        let (started, options) = match (tool, script().or_else(module)) {
+        let at = tool.or_else(|| script().or_else(module));
+        let (started, own) = match (tool, at) {
             (Some(at), _) => {
                 let told = words[at..].iter().take(2).take_while(|word| !is_option(word));
                 let told: Vec<String> = told.map(|word| file_name(word).to_owned()).collect();
-                (told, &words[at..])
+                (told, Some(&words[at..]))
             }
             (None, Some(at)) => {
                 let name = words.get(at).map(|word| script_name(word).to_owned());
-                (name.into_iter().collect(), words.get(at..).unwrap_or_default())
+                (name.into_iter().collect(), Some(words.get(at..).unwrap_or_default()))
             }
             (None, None) => (
                 words.iter().take_while(|word| !is_option(word)).cloned().collect(),
-                words,
+                None,
             ),
         };
-        let options = options_of(options);
-        (!options.is_empty()).then_some(Self { started, options })
+        let options = options_of(own.unwrap_or(words));
+        let config = own.and_then(|own| config_of(own, &options));
+        (!options.is_empty() || config.is_some()).then_some(Self {
+            started,
+            options,
+            config,
+            notes: notes_of(words.get(..at.unwrap_or(0)).unwrap_or_default()),
+        })
     }
+}
+
+/// What a launcher says of devices, by its words.
+fn notes_of(words: &[String]) -> Vec<String> {
+    let options = options_of(words);
+    let names = words.iter().take_while(|word| name_of(word).is_none());
+    let names: Vec<&str> = names
+        .filter(|word| !word.contains('='))
+        .map(|word| file_name(word))
+        .collect();
+    let launcher = names.join(" ");
+    let said = |name: &str| {
+        let value = options.get(name).filter(|value| !is_off(value))?;
+        // Behind the last option stands the word by which a module is started.
+        let value = value.as_str().map(|words| words.split(',').next().unwrap_or_default());
+        (value != Some("1")).then(|| match value {
+            Some(value) => format!("`{launcher} --{name} {value}`"),
+            None => format!("`{launcher} --{name}`"),
+        })
+    };
+    let counts = COUNTS.iter().filter_map(|name| said(name)).map(|words| {
+        format!(
+            "{words}: so many devices share the work there; say so with `devices`, or `--devices` of `plan --check`"
+        )
+    });
+    let shares = SHARES.iter().filter_map(|name| said(name)).map(|words| {
+        format!("{words}: devices share work or weights out by it there; say so with `--sharing` of `plan --check`")
+    });
+    counts.chain(shares).collect()
+}
+
+/// The file of settings that stands behind a program or under its option `config`.
+fn config_of(words: &[String], options: &Map<String, Value>) -> Option<String> {
+    let is_file = |name: &&str| name.ends_with(".yaml") || name.ends_with(".yml");
+    let named = options.get("config").and_then(Value::as_str);
+    // Settings stand behind the name for torchtune, whose configs have names of their own.
+    let named = named.and_then(|names| names.split(',').next());
+    let is_of_torchtune = words.first().is_some_and(|word| file_name(word) == "tune");
+    let named = named.filter(|name| is_of_torchtune || is_file(name));
+    let told = words.iter().skip(1).take_while(|word| name_of(word).is_none());
+    let mut told = told.map(String::as_str);
+    named.or_else(|| told.find(is_file)).map(str::to_owned)
 }
 
 /// The name of an option, with the value that stands in the same word.
@@ -286,6 +347,59 @@ mod tests {
             "learning_rate": "7e-4", "use_peft": true, "packing": false, "shuffle": false, "no_cuda": true, "no_name": "8",
         });
         assert_eq!(Value::Object(line.options), expected);
+    }
+
+    #[test]
+    fn what_a_launcher_says_of_devices_is_noted() {
+        let cases: [(&str, &[&str]); 6] = [
+            (
+                "CUDA_HOME=/usr accelerate launch --num_processes 8 --config_file z3.yaml sft.py --lora_r 8",
+                &[
+                    "`accelerate launch --num_processes 8`: so many",
+                    "`accelerate launch --config_file z3.yaml`: devices",
+                ],
+            ),
+            (
+                "torchrun --nproc-per-node=4 -m trl.scripts.sft --lora_r 8",
+                &["`torchrun --nproc_per_node 4`"],
+            ),
+            ("torchrun --nproc_per_node 1 sft.py --lora_r 8", &[]),
+            (
+                "deepspeed --num_gpus 2 train.py --lora_r 8",
+                &["`deepspeed --num_gpus 2`"],
+            ),
+            (
+                "accelerate launch --use_fsdp trl sft --lora_r 8",
+                &["`accelerate launch --use_fsdp`"],
+            ),
+            ("trl sft --num_processes 2 --lora_r 8", &[]),
+        ];
+        for (text, parts) in cases {
+            let notes = one(text).notes;
+            assert_eq!(notes.len(), parts.len(), "{text}: {notes:?}");
+            for (note, part) in notes.iter().zip(parts) {
+                assert!(note.starts_with(*part), "{text}: {note}");
+            }
+        }
+    }
+
+    #[test]
+    fn files_that_commands_name_are_those_of_settings() {
+        for (text, config) in [
+            ("axolotl train config.yml", Some("config.yml")),
+            ("axolotl train config.yml --learning-rate 1e-4", Some("config.yml")),
+            ("accelerate launch -m axolotl.cli.train poems.yaml", Some("poems.yaml")),
+            ("trl sft --config=sft.yaml --learning_rate 1e-4", Some("sft.yaml")),
+            (
+                "tune run lora --config llama3_1/8B_lora batch_size=4",
+                Some("llama3_1/8B_lora"),
+            ),
+            ("accelerate launch --config_file z3.yaml sft.py --lora_r 8", None),
+            ("trl sft --lora_r 8", None),
+        ] {
+            assert_eq!(one(text).config.as_deref(), config, "{text}");
+        }
+        assert_eq!(CommandLine::all("see config.yml"), []);
     }
 
     proptest! {

@@ -41,6 +41,13 @@ pub enum StackFileError {
         /// What to write in its place.
         instead: &'static str,
     },
+    #[error("{} starts `{program}` with {config}; give that file, with what the command changes of it", path.display())]
+    Starts {
+        path: PathBuf,
+        program: String,
+        /// File that the program reads its settings from.
+        config: String,
+    },
     #[error("{location}: `{key}` is {value}; {instead}")]
     Value {
         /// The file, with the place in it where that is known.

@@ -17,7 +17,7 @@ struct Foreign {
     instead: &'static str,
 }
 
-const ALL: [Foreign; 3] = [
+const ALL: [Foreign; 4] = [
     Foreign {
         title: "LLaMA-Factory's newer form (v1)",
         keys: [
@@ -42,6 +42,12 @@ const ALL: [Foreign; 3] = [
         ],
         commands: &["litgpt finetune", "litgpt pretrain"],
         instead: "write a config of TRL, axolotl, LLaMA-Factory or torchtune with its values, or a study by `peft-tune init`",
+    },
+    Foreign {
+        title: "unsloth-cli",
+        keys: [&[], &[]],
+        commands: &["unsloth-cli.py"],
+        instead: "write a script that calls unsloth's functions with its values, or a study by `peft-tune init`",
     },
     Foreign {
         title: "ms-swift",
@@ -120,6 +126,11 @@ mod tests {
                 "# one GPU\nCUDA_VISIBLE_DEVICES=0 \\\nswift sft \\\n    --model m \\\n    --lora_rank 8 --max_length 2048\n",
                 "ms-swift",
                 "TRL",
+            ),
+            (
+                "python unsloth/unsloth-cli.py --model_name m --r 64 --load_in_4bit --max_seq_length 512\n",
+                "unsloth-cli",
+                "a script",
             ),
             (
                 "litgpt finetune_lora m --lora_r 8 --quantize bnb.nf4\n",

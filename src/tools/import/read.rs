@@ -33,9 +33,17 @@ pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Impo
     let Parsed {
         mut values,
         started,
+        config,
         mut notes,
     } = parsed(path, text)?;
     foreign::refuse(path, text, &values)?;
+    if let Some(config) = config {
+        return Err(StackFileError::Starts {
+            path: path.to_owned(),
+            program: started.join(" "),
+            config,
+        });
+    }
     interpolate(&mut values);
     let keys = Keys::new(path, &values);
     let trains = tool_of(&keys, asked)?;

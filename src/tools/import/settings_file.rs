@@ -108,7 +108,9 @@ pub(in crate::tools) struct Parsed {
     pub values: Map<String, Value>,
     /// What the command starts that they are options of; nothing where they are of a file.
     pub started: Vec<String>,
-    /// What is left out of the values, with what to do.
+    /// The file that the command reads its settings from.
+    pub config: Option<String>,
+    /// What is left out of the values, and what a launcher says, with what to do.
     pub notes: Vec<String>,
 }
 
@@ -142,19 +144,25 @@ pub(in crate::tools) fn parsed(path: &Path, text: &str) -> Result<Parsed, StackF
 fn of_commands(mut commands: Vec<CommandLine>) -> Option<Parsed> {
     let most = commands.iter().map(|command| command.options.len()).max()?;
     let at = commands.iter().position(|command| command.options.len() == most)?;
-    let CommandLine { started, options } = commands.remove(at);
+    let CommandLine {
+        started,
+        options,
+        config,
+        mut notes,
+    } = commands.remove(at);
     let others: Vec<String> = commands.iter().map(|command| command.started.join(" ")).collect();
-    let note = (!others.is_empty()).then(|| {
+    notes.extend((!others.is_empty()).then(|| {
         format!(
             "of several commands the one with the most options is read, `{}`, and not `{}`; give it in a file of its own",
             started.join(" "),
             others.join("`, `")
         )
-    });
+    }));
     Some(Parsed {
         values: options,
         started,
-        notes: note.into_iter().collect(),
+        config,
+        notes,
     })
 }
 

@@ -1,0 +1,1 @@
+axolotl train poems.yml --micro-batch-size 4
