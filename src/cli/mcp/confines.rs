@@ -194,6 +194,7 @@ impl Confines {
         let DataSettings {
             train,
             held_out,
+            retain,
             chat_template,
             held_out_length: _,
             format: _,
@@ -204,7 +205,7 @@ impl Confines {
             max_rows: _,
             tokenizing_workers: _,
         } = data;
-        let files = train.files().chain(held_out.files()).chain(chat_template);
+        let files = train.files().chain(held_out.files()).chain(retain).chain(chat_template);
         let model = Path::new(model);
         let is_path = model.is_absolute() || self.root.join(model).exists();
         let model = is_path.then_some(model);
