@@ -139,6 +139,8 @@ impl Confines {
             score,
             check: _,
             fp32_training: _,
+            retained_loss: _,
+            base_kl: _,
             is_required: _,
         } = accuracy;
         let runs_program = score.as_ref().is_some_and(|score| score.command.is_some());
