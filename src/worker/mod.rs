@@ -37,10 +37,12 @@ mod session;
 mod training_ranks;
 mod trial;
 mod trial_accuracy;
+mod trial_forgetting;
 mod trial_group;
 mod trial_inputs;
 mod trial_memory;
 mod trial_profile;
+mod unmeasured;
 mod worker_slot;
 
 pub use command::CommandEvaluator;

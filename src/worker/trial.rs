@@ -206,14 +206,15 @@ impl TrialRun<'_> {
 
     /// The loss before the training, which is the same for all settings that start from one model.
     fn measure_start(&self, run: &mut Run, held_out: &[MicroBatch], metrics: &mut Metrics) -> Result<(), Interruption> {
-        let loss = match self.loaded.loss_before.get() {
+        let known = &self.loaded.untrained.loss;
+        let loss = match known.get() {
             Some(loss) => *loss,
             None => {
                 let evaluation = run.trainer.evaluate(held_out);
                 evaluation.map_err(|error| failure(error, Phase::Evaluate))?.loss
             }
         };
-        metrics.insert(LOSS_BEFORE, *self.loaded.loss_before.get_or_init(|| loss));
+        metrics.insert(LOSS_BEFORE, *known.get_or_init(|| loss));
         Ok(())
     }
 

@@ -77,6 +77,8 @@ mod fidelity;
 mod floors;
 /// Folders for databases; no tests of its own.
 mod folders;
+/// What trainings make a model forget, on real trials.
+mod forgetting;
 /// Gradients that overflow in fp16.
 mod fp16_trials;
 /// Training every parameter of the base model, and writing the trained model.

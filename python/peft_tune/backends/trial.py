@@ -20,7 +20,7 @@ PEAK_STEPS = 2
 #: Micro-batches of such a step at the most: from the second one on there are gradients beside its activations.
 PEAK_MICRO_BATCHES = 2
 #: Measurements that this worker does not make.
-NOT_MEASURED = ("accuracy_check", "fp32_training", "score")
+NOT_MEASURED = ("accuracy_check", "fp32_training", "retained_loss", "base_kl", "score")
 
 
 class Stopped(Exception):

@@ -10,9 +10,9 @@
 //! | tokens at rest | `tokens`, `token_writer`, `cache`, `cache_folder`, `cache_limit`, `disk_space`, `key`, `digest`, `checksum` |
 //! | rows for people to look at, and for other tools to read | `look`, `seen`, `oddities`, `preference_rows` |
 //! | rows as questions that a model answers | `question` |
-//! | documents of a sequence length | `length_limit`, `documents`, `prepared`, `fits` |
+//! | documents of a sequence length | `length_limit`, `documents`, `prepared`, `retained`, `fits` |
 //! | documents to steps | `packing`, `grouping`, `order`, `mixture`, `source`, `prefetch`, `batch` |
-//! | what is wrong, and where | `error`, `warning`, `row_location` |
+//! | what is wrong, and where | `error`, `warning`, `row_warnings`, `row_location` |
 
 mod answers;
 mod batch;
@@ -52,8 +52,10 @@ mod prepared;
 mod progress;
 mod question;
 mod readers;
+mod retained;
 mod rewritten;
 mod row_location;
+mod row_warnings;
 mod said;
 mod seen;
 mod source;

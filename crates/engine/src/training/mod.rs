@@ -2,6 +2,7 @@
 
 mod checks;
 mod compute_path;
+mod divergence;
 mod evaluation;
 mod host_update;
 mod logits;
@@ -23,6 +24,7 @@ mod trainer;
 mod trainer_position;
 mod update_pass;
 
+pub use divergence::Divergence;
 pub use loss_kept::LossKept;
 pub use loss_scale::OverflowWatch;
 pub use precision_switch::{PrecisionCause, PrecisionDecision};
