@@ -53,8 +53,8 @@ pub use predictor::predictor;
 pub use sparsity::load_base;
 pub use training::{
     BackOff, Control, EvaluatedRows, Evaluation, HeldOutReward, LossKept, OverflowWatch, PrecisionCause,
-    PrecisionDecision, RowLoss, RowWatch, SavedBytes, SpikeAnswer, SpikeCause, SpikeReport, SpikeRow, SpikeStep,
-    StepEvent, StepObserver, StepSeconds, Together, Trainer, TrainerPosition,
+    PrecisionDecision, RowLoss, RowWatch, SavedBytes, SpikeAnswer, SpikeReport, SpikeRow, SpikeStep, StepEvent,
+    StepObserver, StepSeconds, Together, Trainer, TrainerPosition,
 };
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ fn row_line(row: &SpikeRow) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peft_tune_engine::SpikeCause;
+    use peft_tune_core::study::SpikeCause;
 
     #[test]
     fn a_report_says_what_happened_why_and_what_helps() {

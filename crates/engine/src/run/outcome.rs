@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BackOff, Evaluation, PrecisionDecision, SpikeCause, TrainerPosition};
+use crate::{BackOff, Evaluation, PrecisionDecision, TrainerPosition};
+use peft_tune_core::study::SpikeCause;
 
 /// How far a training is: what a checkpoint keeps besides values and optimizer state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

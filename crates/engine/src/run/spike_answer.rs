@@ -9,8 +9,9 @@ use super::spike_rows::{SpikeSteps, StepRows};
 use super::spike_watch::Spike;
 use super::training::{AfterStep, TrainingRun};
 use super::{OnSpike, RunError, checkpoint, training};
-use crate::{BackOff, OverflowWatch, SpikeAnswer, SpikeCause, SpikeReport, StepObserver};
+use crate::{BackOff, OverflowWatch, SpikeAnswer, SpikeReport, StepObserver};
 use peft_tune_core::recipe::Precision;
+use peft_tune_core::study::SpikeCause;
 
 /// Times that a training returns to a checkpoint at half the rate, at most: to a thousandth of the rate.
 const MOST_BACK_OFFS: usize = 10;

@@ -9,10 +9,10 @@
 //! Rows stand out as losses do ([`limit_of`]). Where the values themselves became worse, other rows have higher losses too, and no row
 //! is blamed. What nothing explains is unclear.
 
+use super::spike_watch::{limit_of, median};
+use crate::SpikeStep;
 use peft_tune_core::recipe::{Precision, Recipe};
-
-use super::spike_watch::{NATS, limit_of, median};
-use crate::{SpikeCause, SpikeStep};
+use peft_tune_core::study::SpikeCause;
 
 /// An update over the values that it changes from which on it is large.
 const LARGE_UPDATE: f64 = 0.1;
@@ -107,7 +107,7 @@ impl SpikeFacts<'_> {
         if self.recipe.precision != Precision::Fp16 || self.is_finite() {
             return None;
         }
-        let is_usual = |loss: f64| loss.is_finite() && self.usual().is_none_or(|usual| loss < usual + NATS);
+        let is_usual = |loss: f64| loss.is_finite() && self.usual().is_none_or(|usual| loss < usual + SpikeCause::NATS);
         let in_fp32 = self.loss_in_fp32.filter(|loss| is_usual(*loss));
         let in_a_row = self
             .recent

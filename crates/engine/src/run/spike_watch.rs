@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use super::update_sample::UpdateSample;
 use crate::{Parameters, SpikeStep, StepEvent};
+use peft_tune_core::study::SpikeCause;
 
 /// Steps that are kept.
 const KEPT: usize = 40;
@@ -19,8 +20,6 @@ const MOST: usize = 16;
 const DEVIATIONS: f64 = 6.0;
 /// Standard deviations of a normal distribution in its median absolute deviation.
 const NORMAL: f64 = 1.4826;
-/// Nats from the median from which on something stands out.
-pub(super) const NATS: f64 = 2.0;
 /// Steps of a spike after which it is told again.
 const PERSISTS: usize = 4;
 
@@ -102,7 +101,7 @@ pub(super) fn limit_of(usual: &[f64]) -> f64 {
     };
     let apart = usual.iter().map(|one| (one - middle).abs());
     let deviation = NORMAL * median(apart).unwrap_or_default();
-    middle + (DEVIATIONS * deviation).max(NATS)
+    middle + (DEVIATIONS * deviation).max(SpikeCause::NATS)
 }
 
 /// The median; `None` of nothing.

@@ -29,7 +29,7 @@ pub use loss_scale::OverflowWatch;
 pub use precision_switch::{PrecisionCause, PrecisionDecision};
 pub use row_watch::{EvaluatedRows, RowLoss, RowWatch};
 pub use saved_bytes::SavedBytes;
-pub use spike::{BackOff, SpikeAnswer, SpikeCause, SpikeReport, SpikeRow, SpikeStep};
+pub use spike::{BackOff, SpikeAnswer, SpikeReport, SpikeRow, SpikeStep};
 pub use step::{Control, Evaluation, HeldOutReward, StepEvent, StepObserver, StepSeconds};
 pub use together::Together;
 pub(crate) use trained_set::TrainedSet;

@@ -2,27 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Cause of a spike, as far as there is evidence for one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
-#[serde(rename_all = "snake_case")]
-#[strum(serialize_all = "snake_case")]
-pub enum SpikeCause {
-    /// Numbers beyond the range of the precision.
-    Overflow,
-    /// Updates that are too large.
-    Rate,
-    /// Rows that are unlike the others.
-    Data,
-    /// No evidence for any of them.
-    Unclear,
-}
-
-impl SpikeCause {
-    /// Name of the cause, as in JSON.
-    pub fn name(self) -> &'static str {
-        self.into()
-    }
-}
+use peft_tune_core::study::SpikeCause;
 
 /// Numbers of one step before or at a spike; absent where they are not finite or not known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
