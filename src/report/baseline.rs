@@ -201,7 +201,11 @@ mod tests {
     fn a_baseline_that_failed_is_said_to_have() {
         let mut baseline = trial(0, [(THROUGHPUT, 1.0), (PEAK_MEMORY, 1.0), (LOSS, 1.0)]);
         baseline.state = TrialState::Failed {
-            reason: FailReason::Diverged { at_step: 3, loss: None },
+            reason: FailReason::Diverged {
+                at_step: 3,
+                loss: None,
+                cause: None,
+            },
             metrics: Metrics::default(),
         };
         let other = trial(1, [(THROUGHPUT, 1.0), (PEAK_MEMORY, 1.0), (LOSS, 1.0)]);

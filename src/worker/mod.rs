@@ -12,6 +12,7 @@ mod interruption;
 mod launch_command;
 mod launcher;
 mod limits;
+mod losses;
 mod machine_load;
 mod metric_rows;
 mod mixed_throughput;

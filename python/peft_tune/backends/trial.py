@@ -291,7 +291,7 @@ class TrialRun:
         self.device.synchronise()
         event = found.event(progress.steps, progress.tokens)
         if not math.isfinite(event["loss"]):
-            raise Ended(protocol.diverged(progress.steps, losses.last))
+            raise Ended(protocol.diverged(progress.steps, losses.last, losses.cause()))
         is_part = watch is not None and watch.worse_by is not None
         if is_part:
             event |= {"loss": watch.loss, "standard_error": watch.worse_by.standard_error}
