@@ -6,7 +6,7 @@ use super::engine_run::{EngineRun, numbers_in};
 use super::evidence::{Evidence, StepRows, comparable};
 use super::taken::Receipt;
 use super::text;
-use super::tool_run::{Asked, PlainLoop, ToolPython, ToolTraining, is_plain};
+use super::tool_run::{Asked, IdsAndLabels, PlainLoop, ToolPython, ToolTraining, is_plain};
 use crate::cli::CliError;
 use crate::cli::engines::{Bound, Products, Trained, folder};
 use crate::cli::export::receipt_args::ReceiptArgs;
@@ -222,7 +222,7 @@ fn plain_loop(recipe: &Recipe, source: &BatchSource, trained: &Trained) -> Optio
 }
 
 /// The documents of a micro-batch as ids and labels, which are not shifted.
-fn documents(batch: &MicroBatch) -> Vec<(Vec<u32>, Vec<i64>)> {
+fn documents(batch: &MicroBatch) -> Vec<IdsAndLabels> {
     let bounds = batch
         .offsets
         .windows(2)

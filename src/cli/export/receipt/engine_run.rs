@@ -135,7 +135,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(numbers_in(folder.path()), None);
         let header = br#"{"__metadata__": {"format": "pt"}, "a": {"shape": [2, 8]}, "b": {"shape": [16, 2]}}"#;
-        let content = [(header.len() as u64).to_le_bytes().as_slice(), header].concat();
+        let content = [(header.len() as u64).to_le_bytes().as_slice(), header.as_slice()].concat();
         std::fs::write(folder.path().join(WEIGHTS), content).unwrap();
         assert_eq!(numbers_in(folder.path()), Some(48));
     }

@@ -19,6 +19,9 @@ const TRAINER: &str = include_str!("receipt.py");
 /// Time that it takes at most: imports, the model, the rows and the steps.
 const WITHIN: Seconds = Seconds(600.0);
 
+/// Token ids of a row, and a label for each.
+pub(super) type IdsAndLabels = (Vec<u32>, Vec<i64>);
+
 /// Steps that a tool is asked for.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Asked<'a> {
@@ -44,7 +47,7 @@ pub(super) struct Asked<'a> {
 pub(super) struct PlainLoop {
     pub learning_rates: Vec<f64>,
     /// Rows of the micro-batches of each step, as ids and labels.
-    pub steps: Vec<Vec<Vec<(Vec<u32>, Vec<i64>)>>>,
+    pub steps: Vec<Vec<Vec<IdsAndLabels>>>,
     pub betas: [f64; 2],
     pub epsilon: f64,
     pub weight_decay: f64,
@@ -122,7 +125,7 @@ pub(super) struct ToolStep {
 /// One micro-batch of the tool: its rows as ids and labels, and its part of the step's loss.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(super) struct ToolMicroBatch {
-    pub rows: Vec<(Vec<u32>, Vec<i64>)>,
+    pub rows: Vec<IdsAndLabels>,
     pub loss: Option<f64>,
 }
 
@@ -130,7 +133,7 @@ impl ToolStep {
     /// The rows of all micro-batches. The first token of a row is no target: nothing predicts it.
     pub(super) fn rows(&self) -> Vec<TokenRow> {
         let all = self.micro_batches.iter().flat_map(|one| &one.rows);
-        let row = |(ids, labels): &(Vec<u32>, Vec<i64>)| {
+        let row = |(ids, labels): &IdsAndLabels| {
             let predicted = labels.iter().copied().skip(1);
             TokenRow {
                 ids: ids.clone(),
