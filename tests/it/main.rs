@@ -66,6 +66,8 @@ mod explain;
 mod export;
 /// Exported files, read by what stands in for the installed tools.
 mod export_check;
+/// `export --receipt`: ten steps of a tool beside the engine's.
+mod export_receipt;
 /// Rows beside exported files.
 mod export_rows;
 /// Faults around trials: processes that die or hang, databases that fail, people who stop.
