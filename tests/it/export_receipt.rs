@@ -1,6 +1,6 @@
 //! `export --receipt`. PyTorch and TRL are stand-ins of plain Python (`tests/stand_in_trl`), which train what they are told to have
 //! trained; the engine, the exported files and what is compared are real.
-#![cfg(unix)]
+#![cfg(target_os = "linux")]
 
 use std::path::Path;
 use std::process::Command;
