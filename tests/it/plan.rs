@@ -14,6 +14,9 @@ const GEMMA_3_4B: &str = r#"{"model_type": "gemma3", "architectures": ["Gemma3Fo
     "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
         "num_hidden_layers": 34, "sliding_window": 1024, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}}"#;
 
+/// Published dimensions of Llama 3.2 1B.
+pub(crate) const LLAMA_1B: &str = include_str!("../tool_files/models/llama_1b.json");
+
 /// Published dimensions of Llama 3 70B.
 const LLAMA_3_70B: &str = r#"{"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672,
     "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256,

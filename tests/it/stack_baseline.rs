@@ -1,16 +1,11 @@
 //! Plans of a study for one tool answer for the study's baseline, and so does a search for that tool.
 
 use std::path::Path;
-use std::process::Output;
 
 use serde_json::{Value, json};
 
 use crate::mocked::{errors_of, folder_with, peft_tune};
-
-/// Published dimensions of Llama 3.2 1B.
-const LLAMA_1B: &str = r#"{"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": true}"#;
+use crate::plan::{LLAMA_1B, called, study_of};
 
 /// A study whose rows are not on this machine, so that every row counts as full.
 const SPACE: &str = "study: own
@@ -40,20 +35,6 @@ const UNUSUAL: [(&str, &str); 8] = [
     ("sequence_length", "4096"),
 ];
 
-fn called(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = crate::program();
-    command.args(arguments).current_dir(folder);
-    command.env("PEFT_TUNE_CACHE", folder.join("cache"));
-    command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
-}
-
-fn folder_of_model() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir(folder.path().join("model")).unwrap();
-    std::fs::write(folder.path().join("model/config.json"), LLAMA_1B).unwrap();
-    folder
-}
-
 /// A plan as JSON, with what was told beside it.
 fn planned(folder: &Path, arguments: &[&str]) -> (Value, String) {
     let output = called(folder, &[&["plan", "--json"], arguments].concat());
@@ -74,7 +55,7 @@ fn with_baseline(folder: &Path, stack: &str, values: &[(&str, &str)]) -> Value {
 
 #[test]
 fn every_value_of_the_baseline_is_a_value_of_the_plan() {
-    let folder = folder_of_model();
+    let folder = study_of(LLAMA_1B);
     let folder = folder.path();
     let shown = |plan: &Value| (plan["setting"].clone(), plan["peak_tensors_bytes"].clone());
     for stack in ["trl", "torchtune", "peft-tune"] {
@@ -104,7 +85,7 @@ fn every_value_of_the_baseline_is_a_value_of_the_plan() {
 
 #[test]
 fn what_init_makes_of_a_config_needs_what_the_config_needs() {
-    let folder = folder_of_model();
+    let folder = study_of(LLAMA_1B);
     let folder = folder.path();
     for (stack, text) in [
         (

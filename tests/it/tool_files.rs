@@ -119,7 +119,8 @@ impl Case {
     }
 }
 
-fn program(folder: &Path) -> std::process::Command {
+/// The program in a folder with caches of its own, without a network.
+pub(crate) fn program(folder: &Path) -> std::process::Command {
     let mut command = crate::program();
     command
         .current_dir(folder)

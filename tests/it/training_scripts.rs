@@ -610,13 +610,7 @@ fn place(file: &str) -> tempfile::TempDir {
 }
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = crate::program();
-    command
-        .args(arguments)
-        .current_dir(folder)
-        .env("HF_HUB_CACHE", folder.join("cache"))
-        .env("PEFT_TUNE_DB", folder.join("study.db"));
-    command.stdin(std::process::Stdio::null()).output().unwrap()
+    crate::tool_files::program(folder).args(arguments).output().unwrap()
 }
 
 fn stderr(output: &Output) -> String {

@@ -341,7 +341,9 @@ fn the_built_in_engine_refuses_other_trainers_and_predicts_nothing_of_them() {
 fn a_file_that_compares_answers_is_read_as_the_trainer_that_it_names_or_refused() {
     let text = "model_name_or_path: m\nuse_peft: true\nlora_r: 4\nmax_length: 64\n";
     let read = |name: &str, text: &str| parse_recipe(Path::new(name), text, Some(Tool::Trl));
-    assert_eq!(read("trl_dpo.yaml", text).unwrap().recipe.trainer, TrainerKind::Sft);
+    let plain = read("trl_dpo.yaml", text).unwrap();
+    assert_eq!(plain.recipe.trainer, TrainerKind::Sft);
+    assert!(!plain.notes.join("\n").contains("preferences"), "{plain:?}");
     let text = format!("{text}beta: 0.3\n");
     let by_name = read("trl_dpo.yaml", &text).unwrap();
     assert_eq!(

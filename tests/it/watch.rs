@@ -351,11 +351,6 @@ fn an_evaluation_s_peak_is_told_apart_from_that_of_steps() {
     assert!(bench.report()["measured"]["evaluation_s"].as_f64() > Some(0.4));
 }
 
-/// Published dimensions of a small llama.
-const MODEL: &str = r#"{"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": true}"#;
-
 const AXOLOTL: &str = "base_model: ./model\nadapter: lora\nlora_r: 16\nlora_target_linear: true\nmicro_batch_size: 2\n\
                        gradient_accumulation_steps: 4\nsequence_len: 1024\noutput_dir: out\n";
 
@@ -363,7 +358,7 @@ const AXOLOTL: &str = "base_model: ./model\nadapter: lora\nlora_r: 16\nlora_targ
 fn axolotl(bench: &Bench) {
     let folder = bench.folder();
     std::fs::create_dir(folder.join("model")).unwrap();
-    std::fs::write(folder.join("model/config.json"), MODEL).unwrap();
+    std::fs::write(folder.join("model/config.json"), crate::plan::LLAMA_1B).unwrap();
     std::fs::write(folder.join("axolotl.yaml"), AXOLOTL).unwrap();
     let script = format!(
         "#!/bin/sh\n{SHELL}

@@ -35,3 +35,18 @@ pub(in crate::cli) fn match_targets(
     adapter.layers_to_transform = matched.layers;
     Ok(Some(told))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::import::parse_recipe;
+    use std::path::Path;
+
+    #[test]
+    fn an_expression_without_a_model_is_told() {
+        let file = r#"{"peft_type": "LORA", "r": 4, "target_modules": ".*(q|v)_proj"}"#;
+        let mut imported = parse_recipe(Path::new("adapter_config.json"), file, None).unwrap();
+        let told = match_targets(&mut imported, None).unwrap().unwrap();
+        assert!(told.contains("all-linear is taken"), "{told}");
+    }
+}

@@ -214,7 +214,7 @@ mod tests {
         assert!(!parsed.statements.is_empty());
         assert_eq!(parse("a = 1\n").unwrap().wrong_line, None);
         for odd in [
-            "", "=", "a=[", "é=1", "a='", "\\", "f'{", "((((", "def", "\u{0}", "if a:\n",
+            "", "=", "a=[", "é=1", "a='", "\\", "f'{", "((((", "def", "\u{0}", "if a:\n", "==", "a=\"ü",
         ] {
             assert!(parse(odd).is_some(), "{odd:?}");
         }
