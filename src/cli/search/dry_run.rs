@@ -13,7 +13,7 @@ use crate::cli::data::study_rows::StudyRows;
 use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::cli::study::track;
 use crate::cli::terminal::output::write_result;
-use crate::report::{duration, param_value, thread_count};
+use crate::report::{duration, params_text, thread_count};
 use crate::space::{Backend, Dollars, Study, WarmStart};
 use crate::store::Store;
 use crate::tune::baseline;
@@ -284,11 +284,7 @@ fn to_text(
         );
     }
     for (index, params) in next.iter().enumerate() {
-        let values: Vec<String> = params
-            .iter()
-            .map(|(name, value)| format!("{name} {}", param_value(value)))
-            .collect();
-        add(if index == 0 { "next" } else { "" }, values.join(", "));
+        add(if index == 0 { "next" } else { "" }, params_text(params));
     }
     if !next.is_empty() && (study.base.is_some() || study.warm_start != WarmStart::Off) {
         let unsaid = "the search also knows predictions for this machine and its warm start, and may choose others";
