@@ -90,6 +90,6 @@ impl BestSetting {
 
     /// US dollars of the full training on devices of this price.
     pub(super) fn training_usd(&self, price: Option<&DevicePrice>) -> Option<f64> {
-        Some(price?.usd(self.training?.device_s()))
+        Some(self.training?.usd(price?))
     }
 }
