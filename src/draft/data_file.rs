@@ -73,7 +73,7 @@ pub(crate) fn rows_of(data: &TrainingData) -> Option<u64> {
     let sizes: Option<u64> = files.iter().map(|file| Some(file.metadata().ok()?.len())).sum();
     match sizes? {
         small if small <= COUNTED_BYTES => Some(rows_in(&files)),
-        _ => data.files().map(|path| about_rows(path)).sum(),
+        _ => files.iter().map(|file| rows_of_file(file)).sum(),
     }
 }
 

@@ -185,7 +185,7 @@ impl FrontNotes<'_> {
 
     /// US dollars of a trial's full training.
     fn training_usd(&self, row: &FrontRow) -> Option<f64> {
-        Some(self.costs?.full_trainings.get(&row.trial)?.usd)
+        self.costs?.training_usd(row.trial)
     }
 }
 

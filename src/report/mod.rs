@@ -33,7 +33,7 @@ pub use lengths::{AtLength, LengthBin, Lengths, MicroBatchPadding, Padder, RowsA
 pub use money::{dollars, price_text};
 pub use number::{
     about_duration, bytes, change, duration, grouped, metric_heading, metric_value, metric_words, minute, param_value,
-    significant, thread_count,
+    params_text, significant, thread_count,
 };
 pub use outlook::{Outlook, TimeLeft};
 pub use profile::{ProfileText, comparison_text, cost_text, findings_text, profile_text, tried_text, tuning_text};

@@ -4,7 +4,7 @@ use peft_tune_core::objective::{
     EXACT_MATCH, GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LOSS, MFU,
     PEAK_MEMORY, REWARD_ACCURACY, TARGET_PEAK_MEMORY, TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY,
 };
-use peft_tune_core::study::ParamValue;
+use peft_tune_core::study::{ParamValue, Params};
 
 /// Bytes with a binary unit: `512 B`, `3.4 MiB`, `21.37 GiB`.
 pub fn bytes(value: f64) -> String {
@@ -124,6 +124,15 @@ pub fn param_value(value: &ParamValue) -> String {
         }
         value => value.to_string(),
     }
+}
+
+/// Params in words: `rank 16, learning_rate 3e-4`.
+pub fn params_text(params: &Params) -> String {
+    let parts: Vec<String> = params
+        .iter()
+        .map(|(name, value)| format!("{name} {}", param_value(value)))
+        .collect();
+    parts.join(", ")
 }
 
 /// A number to five significant digits, without an exponent where that is readable.

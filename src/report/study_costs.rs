@@ -75,6 +75,11 @@ impl StudyCosts {
         format!("{}, {}", dollars(self.search_usd), price_text(&self.price))
     }
 
+    /// US dollars of a trial's full training, where they are known.
+    pub fn training_usd(&self, trial: TrialNumber) -> Option<f64> {
+        self.full_trainings.get(&trial).map(|cost| cost.usd)
+    }
+
     /// The cost of a trial's full training: `$3.10 for 1h 15m`, with the price where it is not that of the search.
     pub fn training_text(&self, trial: TrialNumber) -> Option<String> {
         let cost = self.full_trainings.get(&trial)?;
@@ -91,15 +96,15 @@ impl StudyCosts {
 
 /// The cost of a trial's full training on devices of this price; `None` where its length in tokens or its speed is not known.
 fn training_cost(input: &CostsInput<'_>, price: &DevicePrice, trial: &Trial) -> Option<TrainingCost> {
-    let recipe = input.recipes.get(&trial.number)?.clone();
-    let recipe: Recipe = serde_json::from_value(with_found_length(recipe, input.trials)).ok()?;
-    let trained = input.trained.unwrap_or_default();
-    let tokens = recipe.training.length.tokens(&recipe.batch, trained);
     let metric = match input.target {
         None => THROUGHPUT,
         Some(_) => TARGET_THROUGHPUT,
     };
     let speed = trial.state.metrics()?.value(metric).filter(|speed| *speed > 0.0)?;
+    let recipe = input.recipes.get(&trial.number)?.clone();
+    let recipe: Recipe = serde_json::from_value(with_found_length(recipe, input.trials)).ok()?;
+    let trained = input.trained.unwrap_or_default();
+    let tokens = recipe.training.length.tokens(&recipe.batch, trained);
     let devices = (recipe.batch.devices as u64).max(1);
     let devices = match input.target {
         // Processes on a processor share it.
@@ -171,6 +176,9 @@ mod tests {
             "$1.20 for 10m 00s on 2 devices"
         );
         assert_eq!(costs.training_text(TrialNumber(4)), None);
+        let usd = costs.training_usd(TrialNumber(3));
+        assert!(usd.is_some_and(|usd| (usd - 1.2).abs() < 1e-9), "{usd:?}");
+        assert_eq!(costs.training_usd(TrialNumber(4)), None);
     }
 
     #[test]

@@ -342,6 +342,14 @@ mod tests {
     fn names_with_the_same_arithmetic_are_that_optimizer_and_others_keep_what_is_their_own() {
         for (name, kind, kept) in [
             ("adamw_torch", AdamW, None),
+            ("adamw_torch_fused", AdamW, None),
+            ("adamw_torch_xla", AdamW, None),
+            ("adamw_8bit", AdamW8bit, None),
+            ("paged_adamw_8bit", PagedAdamW8bit, None),
+            ("lion_32bit", Lion, None),
+            ("lion_8bit", Lion8bit, None),
+            ("sgd", Sgd, None),
+            ("adafactor", Adafactor, None),
             ("ADAMW_BNB_8BIT", AdamW8bit, None),
             ("adamw_torch_8bit", AdamW8bit, None),
             ("torchao.optim.AdamW8bit", AdamW8bit, None),

@@ -2,14 +2,13 @@
 
 use super::Forecast;
 use crate::space::recipe_for;
+use peft_tune_core::predict::DevicePrice;
 use peft_tune_core::recipe::{Recipe, TrainingLength};
 use peft_tune_core::study::Params;
 
 /// A full training of a setting, its evaluations not counted. Where the search is to find its length, it is one epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FullTraining {
-    /// Tokens that it trains on.
-    pub tokens: f64,
     pub seconds: f64,
     /// Devices that are paid for it.
     pub devices: u64,
@@ -21,17 +20,15 @@ impl FullTraining {
     pub(super) fn predicted(forecast: &Forecast, params: &Params, step_tokens: f64, tokens_per_s: f64) -> Option<Self> {
         let recipe = recipe_for(forecast.study(), params).ok()?;
         let steps = steps_of(forecast, &recipe, recipe.training.length, step_tokens)?;
-        let tokens = steps * step_tokens;
         (tokens_per_s > 0.0).then(|| Self {
-            tokens,
-            seconds: tokens / tokens_per_s,
+            seconds: steps * step_tokens / tokens_per_s,
             devices: paid_devices(forecast, &recipe),
         })
     }
 
-    /// Seconds of all its devices together.
-    pub fn device_s(&self) -> f64 {
-        self.seconds * self.devices as f64
+    /// US dollars of all its devices together.
+    pub fn usd(&self, price: &DevicePrice) -> f64 {
+        price.usd(self.seconds * self.devices as f64)
     }
 }
 

@@ -5,9 +5,8 @@ use std::fmt::Write;
 use serde_json::json;
 
 use super::ranked_device::RankedDevice;
-use crate::report::{Align, TextTable, bytes, dollars, duration, metric_value, param_value, printable};
+use crate::report::{Align, TextTable, bytes, dollars, duration, metric_value, params_text, printable};
 use crate::space::Study;
-use crate::tune::SurveyedSetting;
 use peft_tune_core::objective::THROUGHPUT;
 
 /// The ranking for people: a table, whose prices they are, and what fits nowhere.
@@ -77,18 +76,10 @@ fn table(devices: &[&RankedDevice]) -> TextTable {
             best.training.map_or_else(dash, |training| duration(training.seconds)),
             usd(best.training_usd(price)),
             usd(price.map(|price| price.usd_per_h)),
-            setting_text(&best.setting),
+            params_text(&best.setting.params),
         ]);
     }
     table
-}
-
-fn setting_text(setting: &SurveyedSetting) -> String {
-    let values = setting.params.iter();
-    let values: Vec<String> = values
-        .map(|(name, value)| format!("{name} {}", param_value(value)))
-        .collect();
-    values.join(", ")
 }
 
 /// Whose the prices are, a line each.

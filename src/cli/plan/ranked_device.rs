@@ -44,11 +44,9 @@ impl RankedDevice {
     ) -> Self {
         let fitting = survey.settings.iter().filter(|one| one.fits);
         let timed = fitting.filter(|one| one.tokens_per_s.value > 0.0);
-        let best = timed.max_by(|one, other| {
-            let other = other.tokens_per_device_s(forecast);
-            one.tokens_per_device_s(forecast).total_cmp(&other)
-        });
-        let best = best.map(|setting| BestSetting::new(setting, price.as_ref(), forecast));
+        let timed = timed.map(|setting| (setting.tokens_per_device_s(forecast), setting));
+        let best = timed.max_by(|(one, _), (other, _)| one.total_cmp(other));
+        let best = best.map(|(speed, setting)| BestSetting::new(setting, speed, price.as_ref(), forecast));
         let bytes = survey.settings.iter().map(|one| one.peak_bytes.value);
         Self {
             sheet,
@@ -75,8 +73,13 @@ impl RankedDevice {
 }
 
 impl BestSetting {
-    fn new(setting: &SurveyedSetting, price: Option<&DevicePrice>, forecast: &Forecast) -> Self {
-        let device_s_per_million = COMPARED_TOKENS / setting.tokens_per_device_s(forecast);
+    fn new(
+        setting: &SurveyedSetting,
+        tokens_per_device_s: f64,
+        price: Option<&DevicePrice>,
+        forecast: &Forecast,
+    ) -> Self {
+        let device_s_per_million = COMPARED_TOKENS / tokens_per_device_s;
         Self {
             usd_per_million: price.map(|price| price.usd(device_s_per_million)),
             device_s_per_million,
@@ -87,6 +90,6 @@ impl BestSetting {
 
     /// US dollars of the full training on devices of this price.
     pub(super) fn training_usd(&self, price: Option<&DevicePrice>) -> Option<f64> {
-        Some(price?.usd(self.training?.device_s()))
+        Some(self.training?.usd(price?))
     }
 }

@@ -189,7 +189,7 @@ fn offload_text(study: &Study, survey: &CostSurvey, is_host: bool) -> Option<Str
 fn trainings(plan: &StudyPlan<'_>, settings: &[&SurveyedSetting]) -> Option<Vec<String>> {
     let price = &plan.price?.device;
     let cost = |training: FullTraining| {
-        let cost = dollars(price.usd(training.device_s()));
+        let cost = dollars(training.usd(price));
         format!("{}, {cost}", duration(training.seconds))
     };
     let trainings = settings.iter().map(|one| one.full_training(plan.forecast).map(cost));
@@ -245,9 +245,7 @@ pub(super) fn to_json(plan: &StudyPlan<'_>, top: usize) -> serde_json::Result<St
     let usd = |seconds: Option<f64>| Some(price.as_ref()?.usd(seconds?));
     let one = |one: &SurveyedSetting| {
         let training = one.full_training(forecast);
-        let training_usd = price
-            .zip(training)
-            .map(|(price, training)| price.device.usd(training.device_s()));
+        let training_usd = price.zip(training).map(|(price, training)| training.usd(&price.device));
         json!({
             "params": one.params,
             "throughput": (one.tokens_per_s.value > 0.0).then_some(one.tokens_per_s),

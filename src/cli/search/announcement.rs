@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::dry_run::{phases, slot_text};
+use super::search_price::sum_text;
 use crate::cli::data::mixture::text_of;
 use crate::cli::data::prepare::file_bytes;
 use crate::cli::options::database::DatabaseArgs;
@@ -70,7 +71,7 @@ pub(super) fn plan_text(
 fn budget_text(study: &Study, sum: Option<Dollars>) -> String {
     let budget = &study.budget;
     let trials = budget.trials.map(|trials| format!("up to {trials} trials"));
-    let sum = sum.map_or_else(String::new, |sum| format!("{} = ", dollars(sum.0)));
+    let sum = sum_text(sum);
     let time = budget.time_s.map(|time| format!("{sum}{}", about_duration(time)));
     let repeats = study
         .confirm

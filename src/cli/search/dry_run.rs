@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::json;
 
+use super::search_price::sum_text;
 use super::worker_args::WorkerArgs;
 use crate::cli::CliError;
 use crate::cli::data::model_family::ModelFamily;
@@ -12,7 +13,7 @@ use crate::cli::data::study_rows::StudyRows;
 use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::cli::study::track;
 use crate::cli::terminal::output::write_result;
-use crate::report::{dollars, duration, param_value, thread_count};
+use crate::report::{duration, params_text, thread_count};
 use crate::space::{Backend, Dollars, Study, WarmStart};
 use crate::store::Store;
 use crate::tune::baseline;
@@ -255,7 +256,7 @@ fn to_text(
         );
     }
     let trials = study.budget.trials.map(|trials| format!("{trials} trials in all"));
-    let sum = sum.map_or_else(String::new, |sum| format!("{} = ", dollars(sum.0)));
+    let sum = sum_text(sum);
     let time = study.budget.time_s.map(|time| {
         format!(
             "{sum}{} in all, of which {} are spent",
@@ -283,11 +284,7 @@ fn to_text(
         );
     }
     for (index, params) in next.iter().enumerate() {
-        let values: Vec<String> = params
-            .iter()
-            .map(|(name, value)| format!("{name} {}", param_value(value)))
-            .collect();
-        add(if index == 0 { "next" } else { "" }, values.join(", "));
+        add(if index == 0 { "next" } else { "" }, params_text(params));
     }
     if !next.is_empty() && (study.base.is_some() || study.warm_start != WarmStart::Off) {
         let unsaid = "the search also knows predictions for this machine and its warm start, and may choose others";

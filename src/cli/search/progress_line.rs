@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::cli::terminal::line_breaks::cut;
-use crate::report::{about_duration, bytes, metric_value, metric_words, param_value};
+use crate::report::{about_duration, bytes, metric_value, metric_words, params_text};
 use crate::tune::{Confirming, Interrupt, Progress, Repeat};
 use crate::worker::TrialEvent;
 use peft_tune_core::objective::{PEAK_MEMORY, THROUGHPUT, measured_of};
-use peft_tune_core::study::{Params, Phase, Trial, TrialNumber};
+use peft_tune_core::study::{Phase, Trial, TrialNumber};
 
 /// Stands between two parts of a line.
 const BETWEEN: &str = " · ";
@@ -134,7 +134,7 @@ impl SearchStatus {
         self.confirming = None;
         let name = self.named(trial.number);
         self.under_way
-            .insert(trial.number, UnderWay::new(name, describe(&trial.params)));
+            .insert(trial.number, UnderWay::new(name, params_text(&trial.params)));
     }
 
     pub(super) fn takes(&mut self, event: &TrialEvent) {
@@ -316,15 +316,6 @@ pub(super) fn named_value(metric: &str, value: f64) -> String {
         PEAK_MEMORY => bytes(value),
         _ => format!("{} {}", metric_words(metric), metric_value(metric, value)),
     }
-}
-
-/// Params of a trial in words: `rank 16, learning_rate 3e-4, ...`.
-fn describe(params: &Params) -> String {
-    let parts: Vec<_> = params
-        .iter()
-        .map(|(name, value)| format!("{name} {}", param_value(value)))
-        .collect();
-    parts.join(", ")
 }
 
 #[cfg(test)]

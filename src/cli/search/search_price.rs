@@ -34,7 +34,7 @@ pub(super) fn settle(
     };
     let price = WorkerPrice {
         device: said.ok_or_else(|| unsaid(sum, device.as_deref(), listed.as_ref()))?,
-        devices: devices_of(study, workers)?,
+        devices: devices_of(study, device.as_deref()),
     };
     study.budget.time_s = Some(price.seconds(sum.0).min(MOST_S));
     study.price = Some(price.device);
@@ -57,18 +57,28 @@ fn unsaid(sum: Dollars, device: Option<&str>, listed: Option<&DevicePrice>) -> C
 /// # Errors
 /// Errors of [`WorkerArgs::slots`].
 pub(super) fn of_workers(study: &Study, workers: &WorkerArgs) -> Result<Option<WorkerPrice>, CliError> {
-    let Some(device) = study.price.clone() else {
+    let Some(price) = study.price.clone() else {
         return Ok(None);
     };
-    let devices = devices_of(study, workers)?;
-    Ok(Some(WorkerPrice { device, devices }))
+    let device = device_of(study, workers)?;
+    Ok(Some(WorkerPrice {
+        device: price,
+        devices: devices_of(study, device.as_deref()),
+    }))
 }
 
-/// Number of the devices that a worker holds.
-fn devices_of(study: &Study, workers: &WorkerArgs) -> Result<u64, CliError> {
+/// Text of a sum before the time that it pays: `$5.00 = `; empty where there is none.
+pub(super) fn sum_text(sum: Option<Dollars>) -> String {
+    sum.map_or_else(String::new, |sum| format!("{} = ", dollars(sum.0)))
+}
+
+/// Number of the devices that a worker holds which computes on `device`.
+fn devices_of(study: &Study, device: Option<&str>) -> u64 {
     // Processes on the processor share the machine, and a command's parameters are its own.
-    let is_one = study.base.is_none() || device_of(study, workers)?.as_deref() == Some("cpu");
-    Ok(if is_one { 1 } else { study.most_devices() as u64 })
+    match study.base.is_none() || device == Some("cpu") {
+        true => 1,
+        false => study.most_devices() as u64,
+    }
 }
 
 /// Name of what a search's first worker computes on, as its driver has it, or `cpu`; `None` where a command or a launcher decides.

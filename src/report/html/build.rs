@@ -143,6 +143,7 @@ fn trials(input: &PageInput, names: &BTreeSet<&String>, metrics: &[String]) -> V
     }
     let none = Metrics::default();
     let variants = InheritedValue::variants(&input.inherited);
+    let training_usd = |number| input.costs.as_ref()?.training_usd(number);
     let view = |trial: &Trial| {
         let measured = trial.state.metrics().unwrap_or(&none);
         let holds = |one: &Constraint| measured.value(&one.metric).is_some_and(|value| one.holds(value));
@@ -164,18 +165,12 @@ fn trials(input: &PageInput, names: &BTreeSet<&String>, metrics: &[String]) -> V
             front: front.contains(&trial.number),
             feasible: matches!(trial.state, TrialState::Complete { .. }) && input.constraints.iter().all(holds),
             wall_s: input.trial_wall_s.get(&trial.number).copied().map_or(0.0, rounded),
-            full_training_usd: full_training_usd(input, trial.number),
+            full_training_usd: training_usd(trial.number).map(rounded),
             inherited: inherited.remove(&trial.number.0).unwrap_or_default(),
         }
     };
     let mut view = view;
     input.trials.iter().map(&mut view).collect()
-}
-
-/// US dollars of a trial's full training.
-fn full_training_usd(input: &PageInput, number: TrialNumber) -> Option<f64> {
-    let costs = input.costs.as_ref()?;
-    costs.full_trainings.get(&number).map(|cost| rounded(cost.usd))
 }
 
 /// The 95% intervals of what was measured more than once.

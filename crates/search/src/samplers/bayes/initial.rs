@@ -47,10 +47,7 @@ fn fastest_alike(problem: &Problem, prior: &dyn Prior, params: &Params) -> Param
     if problem.objectives.iter().all(|objective| objective.metric != LOSS) {
         return params.clone();
     }
-    let (encoding, speed) = (
-        Encoding::new(&problem.space),
-        counted_as(THROUGHPUT, &problem.objectives),
-    );
+    let speed = counted_as(THROUGHPUT, &problem.objectives);
     let expected = |params: &Params| prior.expected(params, speed).unwrap_or(0.0);
     let mut fastest = params.clone();
     for parameter in &problem.space.parameters {
@@ -61,10 +58,10 @@ fn fastest_alike(problem: &Problem, prior: &dyn Prior, params: &Params) -> Param
             continue;
         }
         for choice in choices {
-            let mut other = fastest.clone();
-            other.insert(parameter.name.clone(), choice.clone());
-            let is_setting = encoding.point(&problem.space, &other).is_some();
-            if is_setting && expected(&other) > expected(&fastest) && prior.learns_alike(&fastest, &other) {
+            let other = fastest.with(&parameter.name, choice.clone());
+            // Predictions cost more than the question whether they matter.
+            let is_alike = problem.space.point_of(&other).is_some() && prior.learns_alike(&fastest, &other);
+            if is_alike && expected(&other) > expected(&fastest) {
                 fastest = other;
             }
         }
