@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -24,6 +23,7 @@ use super::status_text;
 use crate::cli::CliError;
 use crate::cli::machine::record::gpu_models;
 use crate::cli::terminal::output::{messages_width, tell};
+use crate::cli::whole_output::check_place;
 use crate::report::{bytes, duration, grouped};
 use crate::worker::{OomKills, oom_kills};
 
@@ -36,7 +36,7 @@ const BLOCK: usize = 1 << 16;
 pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
     let then = args.against.as_deref().map(RunReport::read).transpose()?;
     if let Some(path) = &args.report {
-        check_folder(path)?;
+        check_place("--report", path)?;
     }
     let settings = Settings::of(args)?;
     announce(&settings);
@@ -60,22 +60,6 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
     match ending.code() {
         0 => Ok(()),
         code => Err(CliError::CommandEnded { code }),
-    }
-}
-
-/// Refuses a file in a folder that is not there, before hours of training.
-fn check_folder(path: &Path) -> Result<(), CliError> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    match folder {
-        Some(folder) if !folder.is_dir() => Err(CliError::bad(format!(
-            "there is no folder {}; choose another path with `--report`",
-            folder.display()
-        ))),
-        _ if path.is_dir() => Err(CliError::bad(format!(
-            "{} is a folder; give a file with `--report`",
-            path.display()
-        ))),
-        _ => Ok(()),
     }
 }
 
