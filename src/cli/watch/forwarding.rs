@@ -14,7 +14,7 @@ use std::time::Instant;
 use crate::cli::terminal::signals::is_ignored;
 
 /// Signals that are handed on.
-const FORWARDED: [libc::c_int; 6] = [
+pub(super) const FORWARDED: [libc::c_int; 6] = [
     libc::SIGINT,
     libc::SIGTERM,
     libc::SIGHUP,
