@@ -16,6 +16,7 @@ use super::packages::versions;
 use super::progress::Progress;
 use super::report::{RunReport, StepsSeen, asked_step};
 use super::report_text;
+use super::sample::Span;
 use super::sampler::RunSampler;
 use super::settings::Settings;
 use super::status_line::StatusLine;
@@ -176,7 +177,7 @@ impl Watching {
         let samples = self.sampler.samples.all();
         let sees_no_gpu = samples.iter().all(|sample| sample.gpu_bytes().is_none());
         Evidence {
-            spans: self.sampler.samples.spans(),
+            spans: Span::all(&samples),
             steps: progress.step_spans(),
             evaluations: progress.evaluations(),
             seconds: self.began.elapsed().as_secs_f64(),
