@@ -1,7 +1,7 @@
 //! `peft-tune watch`: a command runs, is sampled, and is reported on.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -103,20 +103,15 @@ impl Watching {
         let usual = settings.output.as_ref().map(|folder| folder.join(TRAINER_LOG));
         let logs = named.into_iter().chain(usual).map(LogFile::follow).collect();
         let began = Instant::now();
-        let launched = Launched::start(&args.command, args.untouched)?;
+        let mut launched = Launched::start(&args.command, args.untouched)?;
         let progress = Arc::new(Mutex::new(Progress::default()));
         let (mut readers, mut unseen) = (Vec::new(), Vec::new());
-        let mut leave_out = |error: io::Error| unseen.push(format!("output was not read: {error}"));
-        let copies = launched.copies().unwrap_or_else(|error| {
-            leave_out(error);
-            Vec::new()
-        });
-        for copy in copies {
+        for copy in launched.take_copies() {
             let progress = Arc::clone(&progress);
             let read = move || read_copy(copy, &progress, began);
             match std::thread::Builder::new().name("output".to_owned()).spawn(read) {
                 Ok(reader) => readers.push(reader),
-                Err(error) => leave_out(error),
+                Err(error) => unseen.push(format!("output was not read: {error}")),
             }
         }
         Ok(Self {

@@ -32,8 +32,8 @@ pub(super) struct Relay {
     process: libc::pid_t,
     /// Descriptor of this program that the stream goes to.
     pub to: RawFd,
-    /// Copy of what was handed on.
-    pub copy: File,
+    /// Copy of what was handed on, until somebody takes it.
+    copy: Option<File>,
     /// Exit code of the process, once it has ended.
     exit_code: Cell<Option<libc::c_int>>,
 }
@@ -69,10 +69,15 @@ impl Relay {
             process => Ok(Self {
                 process,
                 to,
-                copy: File::from(copy),
+                copy: Some(File::from(copy)),
                 exit_code: Cell::new(None),
             }),
         }
+    }
+
+    /// Takes the copy of what is handed on; `None` from the second time on.
+    pub(super) fn take_copy(&mut self) -> Option<File> {
+        self.copy.take()
     }
 
     /// Whether the process has ended, which it does at the end of its stream.
