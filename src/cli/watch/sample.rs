@@ -4,6 +4,7 @@ use super::limits::Pressed;
 use super::process_tree::Used;
 use peft_tune_engine::profile::DeviceSample;
 use peft_tune_engine::profile::disturbance::Counters;
+use peft_tune_engine::profile::sample::DeviceUse;
 
 /// A run at one moment. What is counted is counted since some moment in the past.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,8 +38,8 @@ impl Sample {
     /// Mean utilisation of the GPUs that the run is on; `None` where it is on none.
     pub(super) fn gpu_utilisation(&self) -> Option<f64> {
         let own = self.gpus.iter().filter(|gpu| gpu.resident_bytes.is_some());
-        let rates: Vec<f64> = own.filter_map(|gpu| gpu.utilisation).collect();
-        (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64)
+        let own: Vec<DeviceSample> = own.copied().collect();
+        DeviceUse::of(&own).utilisation
     }
 }
 
