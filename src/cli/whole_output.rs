@@ -39,6 +39,25 @@ impl WholeOutput {
     }
 }
 
+/// Refuses a path of `option` that is a folder, or in a folder that is not there, before time is spent on what is written to it.
+pub(super) fn check_place(option: &str, path: &Path) -> Result<(), CliError> {
+    if path.is_dir() {
+        return Err(CliError::bad(format!(
+            "{option} {} is a folder; name a file in it",
+            path.display()
+        )));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match folder.filter(|folder| !folder.is_dir()) {
+        Some(folder) => Err(CliError::bad(format!(
+            "{option} {}: there is no folder {}; create it first",
+            path.display(),
+            folder.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,5 +74,15 @@ mod tests {
         whole.keep().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"x");
         assert!(WholeOutput::create(&path, false).is_err());
+    }
+
+    #[test]
+    fn a_folder_and_a_file_in_none_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = |path: &Path| check_place("--report", path).unwrap_err().to_string();
+        assert!(told(folder.path()).contains("is a folder"));
+        assert!(told(&folder.path().join("no/run.json")).contains("there is no folder"));
+        check_place("--report", &folder.path().join("run.json")).unwrap();
+        check_place("--report", Path::new("run.json")).unwrap();
     }
 }

@@ -18,7 +18,7 @@ use crate::worker::{PythonWorker, PythonWorkerError};
 /// Name of a Python where no environment is active.
 const PYTHON: &str = "python3";
 /// Variables that name the folder of an active environment, whose interpreter is `bin/python`.
-const ENVIRONMENTS: [&str; 2] = ["VIRTUAL_ENV", "CONDA_PREFIX"];
+pub(in crate::cli) const ENVIRONMENTS: [&str; 2] = ["VIRTUAL_ENV", "CONDA_PREFIX"];
 /// Variable that says how long a Python may take to answer.
 const WITHIN_VARIABLE: &str = "PEFT_TUNE_PYTHON_WITHIN";
 /// Time that it may take where nobody says: PyTorch alone can take a minute to import from a cold disk.
@@ -311,7 +311,7 @@ pub(in crate::cli) fn resolved(path: &Path) -> PathBuf {
 }
 
 /// The first file of this name in a folder of the search path.
-fn on_search_path(name: &str) -> Option<PathBuf> {
+pub(in crate::cli) fn on_search_path(name: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     let mut files = std::env::split_paths(&folders).map(|folder| folder.join(name));
     let found = files.find(|path| path.is_file())?;

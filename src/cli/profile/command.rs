@@ -12,6 +12,7 @@ use crate::cli::machine::record::machine;
 use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::cli::study::stored_profile::stored_profile;
 use crate::cli::terminal::output::{first_failure, tell, terminal_width, write_result};
+use crate::cli::whole_output::check_place;
 use crate::report::{ProfileText, comparison_text, findings_text, profile_text};
 use crate::space::Loader;
 use crate::store::{ProfileId, Store};
@@ -41,7 +42,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     let source = ProfileSource::read(&args.source, &args.database)?;
     let backend = args.backend(&source)?;
     if let Some(path) = &args.trace {
-        check_place("--trace", path)?;
+        check_plain_file("--trace", path)?;
     }
     let earlier = args.against.map(|id| stored_profile(&args.database, id)).transpose()?;
     let Profiled {
@@ -124,28 +125,15 @@ fn verify(bench: &mut Bench<'_>, findings: &mut [Finding], profile: &Profile, re
     });
 }
 
-/// Finds a place that cannot be written before minutes are spent on measuring.
-pub(super) fn check_place(option: &str, path: &Path) -> Result<(), CliError> {
-    let folder = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    if path.is_dir() {
-        let message = format!("{option} {} is a folder; name a file in it", path.display());
-        return Err(CliError::bad_input(anyhow::anyhow!(message)));
-    }
+/// Refuses a path that cannot be written, or that is no plain file, before minutes are spent on measuring.
+pub(super) fn check_plain_file(option: &str, path: &Path) -> Result<(), CliError> {
+    check_place(option, path)?;
     // A device or a pipe would be replaced by the whole file.
     if path.exists() && !path.is_file() {
-        let message = format!("{option} {} is not a plain file; name another", path.display());
-        return Err(CliError::bad_input(anyhow::anyhow!(message)));
-    }
-    if !folder.is_dir() {
-        let message = format!(
-            "{option} {}: there is no folder {}; create it first",
-            path.display(),
-            folder.display()
-        );
-        return Err(CliError::bad_input(anyhow::anyhow!(message)));
+        return Err(CliError::bad(format!(
+            "{option} {} is not a plain file; name another",
+            path.display()
+        )));
     }
     Ok(())
 }

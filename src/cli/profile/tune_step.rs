@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::args::parse_percent;
 use super::bench::{Bench, BenchSettings};
-use super::command::{check_place, store};
+use super::command::{check_plain_file, store};
 use super::record::record_of;
 use super::source::{ProfileSource, SourceArgs};
 use crate::cli::CliError;
@@ -130,7 +130,7 @@ fn output_of(args: &Args, source: &ProfileSource) -> PathBuf {
 
 /// Finds out before minutes of measuring that the recipe cannot be written.
 fn check_output(path: &Path, force: bool) -> Result<(), CliError> {
-    check_place("--output", path)?;
+    check_plain_file("--output", path)?;
     if path.exists() && !force {
         let shown = path.display();
         let message = format!("{shown} is already there; give another `--output`, or `--force` to replace it");

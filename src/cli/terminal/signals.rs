@@ -109,10 +109,21 @@ pub(in crate::cli) fn listen(reaction: impl Reaction, in_order: Duration) -> io:
     Ok(signals)
 }
 
+/// Whether this process ignores a signal.
+pub(in crate::cli) fn is_ignored(signal: libc::c_int) -> bool {
+    // SAFETY: a zeroed action is a valid one to be written over, and it outlives the call.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+    }
+}
+
 mod stream {
     use std::io;
 
     use tokio::signal::unix::{Signal, SignalKind, signal};
+
+    use super::is_ignored;
 
     const HEARD: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
@@ -140,15 +151,6 @@ mod stream {
                 std::task::Poll::Pending
             })
             .await
-        }
-    }
-
-    /// Whether the process was started to ignore a signal.
-    fn is_ignored(signal: libc::c_int) -> bool {
-        // SAFETY: a zeroed action is a valid one to be written over, and it outlives the call.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
         }
     }
 

@@ -6,8 +6,8 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::report::{Measured, RunReport};
-use super::report_text::{metric_title, value_text};
-use crate::report::{Align, TextTable, change, printable};
+use super::report_text::metric_title;
+use crate::report::{Align, TextTable, change, metric_value, printable};
 
 /// A number of a run, where it was measured.
 type Number = fn(&Measured) -> Option<f64>;
@@ -16,7 +16,7 @@ type Number = fn(&Measured) -> Option<f64>;
 const METRICS: [(&str, Number); 4] = [
     ("step_s", |run| run.step_s),
     ("tokens_per_s", |run| run.tokens_per_s),
-    ("counted tokens/s", |run| run.counted_tokens_per_s),
+    ("counted_tokens_per_s", |run| run.counted_tokens_per_s),
     ("peak_bytes", |run| {
         Some(run.peak_bytes() as f64).filter(|bytes| *bytes > 0.0)
     }),
@@ -35,8 +35,8 @@ pub(super) fn text_of(now: &RunReport, then: &RunReport, width: Option<usize>) -
         if let Some((then, now)) = value(&then.measured).zip(value(&now.measured)) {
             table.push([
                 metric_title(metric).to_owned(),
-                value_text(metric, then),
-                value_text(metric, now),
+                metric_value(metric, then),
+                metric_value(metric, now),
                 change(now / then - 1.0),
             ]);
         }
@@ -142,6 +142,7 @@ mod tests {
         let text = text_of(&now, &then, None);
         for part in [
             "+100.0%",
+            "counted tokens/s",
             "package torch: 2.8 then, 2.9 now",
             "setting trains.adapters.rank: 8 then, 16 now",
             "new cause: stall",

@@ -1,8 +1,7 @@
 //! `peft-tune watch`: a command runs, is sampled, and is reported on.
 
 use std::fs::File;
-use std::io::{self, Read};
-use std::path::Path;
+use std::io::Read;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -17,6 +16,7 @@ use super::packages::versions;
 use super::progress::Progress;
 use super::report::{RunReport, StepsSeen, asked_step};
 use super::report_text;
+use super::sample::Span;
 use super::sampler::RunSampler;
 use super::settings::Settings;
 use super::status_line::StatusLine;
@@ -24,6 +24,7 @@ use super::status_text;
 use crate::cli::CliError;
 use crate::cli::machine::record::gpu_models;
 use crate::cli::terminal::output::{messages_width, tell};
+use crate::cli::whole_output::check_place;
 use crate::report::{bytes, duration, grouped};
 use crate::worker::{OomKills, oom_kills};
 
@@ -36,7 +37,7 @@ const BLOCK: usize = 1 << 16;
 pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
     let then = args.against.as_deref().map(RunReport::read).transpose()?;
     if let Some(path) = &args.report {
-        check_folder(path)?;
+        check_place("--report", path)?;
     }
     let settings = Settings::of(args)?;
     announce(&settings);
@@ -60,22 +61,6 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
     match ending.code() {
         0 => Ok(()),
         code => Err(CliError::CommandEnded { code }),
-    }
-}
-
-/// Refuses a file in a folder that is not there, before hours of training.
-fn check_folder(path: &Path) -> Result<(), CliError> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    match folder {
-        Some(folder) if !folder.is_dir() => Err(CliError::bad(format!(
-            "there is no folder {}; choose another path with `--report`",
-            folder.display()
-        ))),
-        _ if path.is_dir() => Err(CliError::bad(format!(
-            "{} is a folder; give a file with `--report`",
-            path.display()
-        ))),
-        _ => Ok(()),
     }
 }
 
@@ -118,20 +103,15 @@ impl Watching {
         let usual = settings.output.as_ref().map(|folder| folder.join(TRAINER_LOG));
         let logs = named.into_iter().chain(usual).map(LogFile::follow).collect();
         let began = Instant::now();
-        let launched = Launched::start(&args.command, args.untouched)?;
+        let mut launched = Launched::start(&args.command, args.untouched)?;
         let progress = Arc::new(Mutex::new(Progress::default()));
         let (mut readers, mut unseen) = (Vec::new(), Vec::new());
-        let mut leave_out = |error: io::Error| unseen.push(format!("output was not read: {error}"));
-        let copies = launched.copies().unwrap_or_else(|error| {
-            leave_out(error);
-            Vec::new()
-        });
-        for copy in copies {
+        for copy in launched.take_copies() {
             let progress = Arc::clone(&progress);
             let read = move || read_copy(copy, &progress, began);
             match std::thread::Builder::new().name("output".to_owned()).spawn(read) {
                 Ok(reader) => readers.push(reader),
-                Err(error) => leave_out(error),
+                Err(error) => unseen.push(format!("output was not read: {error}")),
             }
         }
         Ok(Self {
@@ -192,7 +172,7 @@ impl Watching {
         let samples = self.sampler.samples.all();
         let sees_no_gpu = samples.iter().all(|sample| sample.gpu_bytes().is_none());
         Evidence {
-            spans: self.sampler.samples.spans(),
+            spans: Span::all(&samples),
             steps: progress.step_spans(),
             evaluations: progress.evaluations(),
             seconds: self.began.elapsed().as_secs_f64(),

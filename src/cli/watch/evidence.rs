@@ -140,10 +140,7 @@ pub(super) mod made {
     /// Evidence of samples and steps alone.
     pub(in crate::cli::watch) fn of(samples: Vec<Sample>, steps: Vec<StepSpan>) -> Evidence {
         Evidence {
-            spans: samples
-                .windows(2)
-                .filter_map(|pair| Span::between(&pair[0], &pair[1]))
-                .collect(),
+            spans: Span::all(&samples),
             seconds: samples.last().map_or(0.0, |sample| sample.at_s),
             samples,
             steps,

@@ -11,8 +11,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicI64, Ordering::SeqCst};
 use std::time::Instant;
 
+use crate::cli::terminal::signals::is_ignored;
+
 /// Signals that are handed on.
-const FORWARDED: [libc::c_int; 6] = [
+pub(super) const FORWARDED: [libc::c_int; 6] = [
     libc::SIGINT,
     libc::SIGTERM,
     libc::SIGHUP,
@@ -132,13 +134,4 @@ fn is_of_terminal(signal: libc::c_int, cause: &libc::siginfo_t) -> bool {
     // SAFETY: questions without arguments that could be wrong, which a handler may ask.
     let leads = unsafe { libc::getsid(0) == libc::getpid() };
     can && is_kernels && !(signal == libc::SIGHUP && leads)
-}
-
-/// Whether a signal is ignored.
-fn is_ignored(signal: libc::c_int) -> bool {
-    // SAFETY: a zeroed action is a valid one to be written over, and it outlives the call.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
-    }
 }

@@ -102,12 +102,9 @@ impl Launched {
         })
     }
 
-    /// Copies of what the command prints.
-    ///
-    /// # Errors
-    /// The process has too many open files.
-    pub(super) fn copies(&self) -> io::Result<Vec<File>> {
-        self.relays.iter().map(|relay| relay.copy.try_clone()).collect()
+    /// Takes the copies of what the command prints: empty from the second time on.
+    pub(super) fn take_copies(&mut self) -> Vec<File> {
+        self.relays.iter_mut().filter_map(Relay::take_copy).collect()
     }
 
     /// Waits for the end, at most so long; `None` where the command goes on.

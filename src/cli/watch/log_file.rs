@@ -75,7 +75,7 @@ impl Open {
         let mut block = Vec::new();
         let count = (&mut self.file).take(BLOCK as u64).read_to_end(&mut block).unwrap_or(0);
         self.at += count as u64;
-        self.lines.take(&block[..count.min(block.len())], line);
+        self.lines.take(&block[..count], line);
     }
 }
 

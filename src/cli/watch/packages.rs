@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::cli::processes::interpreter::{ENVIRONMENTS, on_search_path};
+
 /// Packages whose version may change speed, memory or results.
 const PACKAGES: [&str; 16] = [
     "accelerate",
@@ -25,8 +27,8 @@ const PACKAGES: [&str; 16] = [
 
 /// Versions of packages by their names, of the environment that a command runs in; empty where none is found.
 pub(super) fn versions(program: &str) -> BTreeMap<String, String> {
-    let variables = ["VIRTUAL_ENV", "CONDA_PREFIX"].map(std::env::var_os);
-    let active = variables.into_iter().flatten().map(PathBuf::from);
+    let variables = ENVIRONMENTS.iter().filter_map(std::env::var_os);
+    let active = variables.filter(|value| !value.is_empty()).map(PathBuf::from);
     // A program in `bin` of an environment is that environment's.
     let own = found(program).and_then(|path| Some(path.parent()?.parent()?.to_owned()));
     let mut roots = own.into_iter().chain(active);
@@ -35,12 +37,10 @@ pub(super) fn versions(program: &str) -> BTreeMap<String, String> {
 
 /// The path of a program, as a shell finds it.
 fn found(program: &str) -> Option<PathBuf> {
-    if program.contains('/') {
-        return Some(PathBuf::from(program));
+    match program.contains('/') {
+        true => Some(PathBuf::from(program)),
+        false => on_search_path(program),
     }
-    let folders = std::env::var_os("PATH")?;
-    let mut paths = std::env::split_paths(&folders).map(|folder| folder.join(program));
-    paths.find(|path| path.is_file())
 }
 
 /// The versions that the environment at `root` has; `None` where it has none of the packages.

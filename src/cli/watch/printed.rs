@@ -4,13 +4,11 @@
 use super::secrets::hidden;
 
 /// A number that transformers' Trainer prints before it begins, and LLaMA-Factory and axolotl with it.
-const SETTINGS: [(&str, PrintedSetting); 6] = [
+const SETTINGS: [(&str, PrintedSetting); 4] = [
     ("Instantaneous batch size per device", PrintedSetting::MicroBatch),
     ("Gradient Accumulation steps", PrintedSetting::Accumulation),
     ("Total train batch size", PrintedSetting::GlobalBatch),
     ("Total optimization steps", PrintedSetting::Steps),
-    ("Num examples", PrintedSetting::Rows),
-    ("Number of trainable parameters", PrintedSetting::Trained),
 ];
 
 /// Settings that a tool prints.
@@ -20,8 +18,6 @@ pub(super) enum PrintedSetting {
     Accumulation,
     GlobalBatch,
     Steps,
-    Rows,
-    Trained,
 }
 
 impl PrintedSetting {
@@ -32,8 +28,6 @@ impl PrintedSetting {
             Self::Accumulation => "gradient accumulation",
             Self::GlobalBatch => "rows of a step",
             Self::Steps => "steps",
-            Self::Rows => "rows",
-            Self::Trained => "trained parameters",
         }
     }
 }
@@ -142,7 +136,6 @@ mod tests {
     #[test]
     fn settings_are_read_from_the_trainers_heading() {
         for (line, setting, value) in [
-            ("  Num examples = 1,000", PrintedSetting::Rows, 1000),
             (
                 "[INFO|trainer.py:2519] >>   Instantaneous batch size per device = 2",
                 PrintedSetting::MicroBatch,
@@ -154,11 +147,7 @@ mod tests {
                 16,
             ),
             ("  Gradient Accumulation steps = 8", PrintedSetting::Accumulation, 8),
-            (
-                "  Number of trainable parameters = 4,194,304",
-                PrintedSetting::Trained,
-                4_194_304,
-            ),
+            ("  Total optimization steps = 1,000", PrintedSetting::Steps, 1000),
         ] {
             assert_eq!(read(line), Some(Told::Setting(setting, value)), "{line}");
         }
@@ -173,7 +162,13 @@ mod tests {
         let secret = "sh: --hub_token hf_abcdef: Cannot allocate memory";
         let shown = "sh: --hub_token (left out) Cannot allocate memory";
         assert_eq!(read(secret), Some(Told::OutOfMemory(shown.to_owned())));
-        for line in ["", "loss = 2", "all is well", "Num examples = many"] {
+        for line in [
+            "",
+            "loss = 2",
+            "all is well",
+            "Num examples = many",
+            "Total optimization steps = many",
+        ] {
             assert_eq!(read(line), None, "{line}");
         }
     }

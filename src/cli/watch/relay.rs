@@ -10,6 +10,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use super::forwarding::FORWARDED;
+
 /// Bytes that wait for the watcher: some seconds of a talkative command.
 #[cfg(target_os = "linux")]
 const COPY_BYTES: libc::c_int = 1 << 20;
@@ -19,17 +21,6 @@ const BLOCK: usize = 1 << 16;
 const DESCRIPTORS: RawFd = 1024;
 /// Sequence that gives a terminal all of its lines back, the cursor where it is (DECSC, DECSTBM, DECRC).
 pub(super) const ALL_LINES: &str = "\u{1b}7\u{1b}[r\u{1b}8";
-
-/// Signals that reach the whole group of a terminal's programs, and are the command's to answer.
-const UNHEARD: [libc::c_int; 7] = [
-    libc::SIGINT,
-    libc::SIGQUIT,
-    libc::SIGTERM,
-    libc::SIGHUP,
-    libc::SIGPIPE,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-];
 
 /// Bits of the process's exit code: a part of the stream could not be written, or did not fit into the copy.
 const LOST: libc::c_int = 1;
@@ -41,8 +32,8 @@ pub(super) struct Relay {
     process: libc::pid_t,
     /// Descriptor of this program that the stream goes to.
     pub to: RawFd,
-    /// Copy of what was handed on.
-    pub copy: File,
+    /// Copy of what was handed on, until somebody takes it.
+    copy: Option<File>,
     /// Exit code of the process, once it has ended.
     exit_code: Cell<Option<libc::c_int>>,
 }
@@ -78,10 +69,15 @@ impl Relay {
             process => Ok(Self {
                 process,
                 to,
-                copy: File::from(copy),
+                copy: Some(File::from(copy)),
                 exit_code: Cell::new(None),
             }),
         }
+    }
+
+    /// Takes the copy of what is handed on; `None` from the second time on.
+    pub(super) fn take_copy(&mut self) -> Option<File> {
+        self.copy.take()
     }
 
     /// Whether the process has ended, which it does at the end of its stream.
@@ -123,7 +119,8 @@ pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 fn hand_on(from: RawFd, to: RawFd, copy: RawFd) -> ! {
     // SAFETY: all that follows are system calls on numbers, and on a block of this function that outlives them.
     unsafe {
-        for signal in UNHEARD {
+        // Signals that reach the whole group of a terminal's programs are the command's to answer.
+        for signal in FORWARDED.into_iter().chain([libc::SIGPIPE]) {
             libc::signal(signal, libc::SIG_IGN);
         }
         for descriptor in 0..DESCRIPTORS {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::causes::Cause;
 use super::report::{Gap, Measured, RunReport};
-use crate::report::{Align, TextTable, bytes, change, duration, grouped, percent, printable};
+use crate::report::{Align, TextTable, bytes, change, duration, grouped, metric_value, percent, printable};
 use crate::shell::command_line;
 
 /// The report in at most `width` columns of characters.
@@ -110,20 +110,12 @@ fn measured(measured: &Measured) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// A number in the unit that its name tells.
-pub(super) fn value_text(metric: &str, value: f64) -> String {
-    match metric {
-        "step_s" => duration(value),
-        "peak_bytes" => bytes(value),
-        _ => grouped(value),
-    }
-}
-
 /// Name of a number for people.
 pub(super) fn metric_title(metric: &str) -> &str {
     match metric {
         "step_s" => "a step",
         "tokens_per_s" => "tokens/s",
+        "counted_tokens_per_s" => "counted tokens/s",
         "peak_bytes" => "peak memory",
         other => other,
     }
@@ -140,7 +132,7 @@ fn gaps(gaps: &[Gap]) -> TextTable {
     });
     let mut table = TextTable::new([(String::new(), Align::Left)].into_iter().chain(columns));
     for gap in gaps {
-        let show = |value: f64| value_text(&gap.metric, value);
+        let show = |value: f64| metric_value(&gap.metric, value);
         let verdict = match gap.is_within {
             true => "as predicted",
             false => "beyond the prediction's error",

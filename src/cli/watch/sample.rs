@@ -4,6 +4,7 @@ use super::limits::Pressed;
 use super::process_tree::Used;
 use peft_tune_engine::profile::DeviceSample;
 use peft_tune_engine::profile::disturbance::Counters;
+use peft_tune_engine::profile::sample::DeviceUse;
 
 /// A run at one moment. What is counted is counted since some moment in the past.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,8 +38,8 @@ impl Sample {
     /// Mean utilisation of the GPUs that the run is on; `None` where it is on none.
     pub(super) fn gpu_utilisation(&self) -> Option<f64> {
         let own = self.gpus.iter().filter(|gpu| gpu.resident_bytes.is_some());
-        let rates: Vec<f64> = own.filter_map(|gpu| gpu.utilisation).collect();
-        (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64)
+        let own: Vec<DeviceSample> = own.copied().collect();
+        DeviceUse::of(&own).utilisation
     }
 }
 
@@ -63,7 +64,13 @@ pub(super) struct Span {
 }
 
 impl Span {
-    pub(super) fn between(first: &Sample, last: &Sample) -> Option<Self> {
+    /// What happened between each sample and the next.
+    pub(super) fn all(samples: &[Sample]) -> Vec<Self> {
+        let pairs = samples.windows(2);
+        pairs.filter_map(|pair| Self::between(&pair[0], &pair[1])).collect()
+    }
+
+    fn between(first: &Sample, last: &Sample) -> Option<Self> {
         let seconds = last.at_s - first.at_s;
         if seconds <= 0.0 {
             return None;
@@ -137,13 +144,6 @@ impl Samples {
     pub(super) fn last(&self) -> Option<&Sample> {
         self.waiting.last().or(self.kept.last())
     }
-
-    /// What happened between samples.
-    pub(super) fn spans(&self) -> Vec<Span> {
-        let all = self.all();
-        let pairs = all.windows(2);
-        pairs.filter_map(|pair| Span::between(&pair[0], &pair[1])).collect()
-    }
 }
 
 /// One sample for several: the last one, with the highest memory of all.
@@ -192,7 +192,11 @@ mod tests {
         assert_eq!(samples.highest().map(|sample| sample.at_s), Some(12_345.0));
         assert_eq!(samples.last().map(|sample| sample.at_s), Some(19_999.0));
         assert!(samples.all().windows(2).all(|pair| pair[0].at_s < pair[1].at_s));
-        assert!(samples.spans().iter().all(|span| (span.cores - 2.0).abs() < 1e-9));
+        assert!(
+            Span::all(&samples.all())
+                .iter()
+                .all(|span| (span.cores - 2.0).abs() < 1e-9)
+        );
     }
 
     #[test]
@@ -206,7 +210,7 @@ mod tests {
             all.last().map(|last| (last.at_s, last.memory_bytes)),
             Some((20_002.0, 999))
         );
-        let spans = samples.spans();
+        let spans = Span::all(&all);
         assert_eq!(spans.last().map(|last| last.from_s + last.seconds), Some(20_002.0));
     }
 

@@ -30,7 +30,7 @@ static SECRETS: LazyLock<Vec<(Regex, &'static str)>> = LazyLock::new(|| {
             "$1(left out)",
         ),
         (r"(^|[^\w-])hf_[A-Za-z0-9]{4,}".to_owned(), "$1(left out)"),
-        (r"://[^/@\s]+@".to_owned(), "://(left out)@"),
+        (r"://[^/\s]+@".to_owned(), "://(left out)@"),
     ];
     let rules = patterns.into_iter();
     rules
@@ -136,6 +136,7 @@ mod tests {
             ("PASSWD='a b' t.py --max_tokens 5", "PASSWD=(left out)"),
             ("{\"token\": \"a b\", \"lr\": 1}", "{\"token\": (left out), \"lr\": 1}"),
             ("https://u:pw@host/x?a=b", "https://(left out)@host/x?a=b"),
+            ("https://u:p@w@host/x", "https://(left out)@host/x"),
             (
                 "curl -H 'Authorization: Bearer abc'",
                 "curl -H 'Authorization: Bearer (left out)'",

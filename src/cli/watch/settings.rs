@@ -10,7 +10,7 @@ use crate::cli::CliError;
 use crate::cli::machine::record::gpu_models;
 use crate::cli::plan::{Expectation, device_of, expectation};
 use crate::tools::Tool;
-use crate::tools::import::{Imported, StackFileError, parse_recipe, read_recipe};
+use crate::tools::import::{Imported, StackFileError, parse_changed, parse_recipe, text_of};
 use peft_tune_core::predict;
 use peft_tune_core::predict::stack::StackDevice;
 
@@ -130,50 +130,32 @@ fn of_source(source: &Source, asked: Option<Tool>) -> Result<Read, String> {
 
 /// Reads a file with the keys that the command changes.
 fn of_file(path: &Path, changes: &Map<String, Value>, asked: Option<Tool>) -> Result<Read, StackFileError> {
-    let keys = keys_of(path);
+    let text = text_of(path)?;
+    let keys = keys_of(path, &text);
     let output = keys.as_ref().and_then(|keys| keys.get("output_dir")?.as_str());
-    let output = output.map(PathBuf::from);
-    let imported = match keys.filter(|_| !changes.is_empty()) {
-        Some(mut keys) => {
-            for (key, value) in changes {
-                put(&mut keys, key, value.clone());
-            }
-            parse_recipe(path, &Value::Object(keys).to_string(), asked)?
-        }
-        None => read_recipe(path, asked)?,
-    };
     Ok(Read {
         path: path.to_owned(),
-        imported,
-        output,
+        imported: parse_changed(path, &text, changes, asked)?,
+        output: output.map(PathBuf::from),
     })
 }
 
-/// The keys of a file of YAML or JSON; `None` of anything else.
-fn keys_of(path: &Path) -> Option<Map<String, Value>> {
+/// The keys of the text of a file of YAML or JSON; `None` of anything else.
+fn keys_of(path: &Path, text: &str) -> Option<Map<String, Value>> {
     let is_settings = path
         .extension()
         .is_some_and(|end| end == "yaml" || end == "yml" || end == "json");
-    let text = is_settings.then(|| std::fs::read_to_string(path).ok())??;
-    let value: Value = match serde_json::from_str(&text) {
+    if !is_settings {
+        return None;
+    }
+    let value: Value = match serde_json::from_str(text) {
         Ok(value) => value,
-        Err(_) => serde_saphyr::from_str(&text).ok()?,
+        Err(_) => serde_saphyr::from_str(text).ok()?,
     };
     match value {
         Value::Object(keys) => Some(keys),
         _ => None,
     }
-}
-
-/// Sets a key, or with dots in it the key of a part.
-fn put(keys: &mut Map<String, Value>, key: &str, value: Value) {
-    if let Some((part, rest)) = key.split_once('.')
-        && let Some(Value::Object(part)) = keys.get_mut(part)
-    {
-        put(part, rest, value);
-        return;
-    }
-    keys.insert(key.to_owned(), value);
 }
 
 #[cfg(test)]
@@ -197,14 +179,6 @@ mod tests {
         assert_eq!(read.output, Some("out".into()));
         let read = of_file(&path, &Map::new(), None).unwrap();
         assert_eq!(read.imported.recipe.batch.micro_batch, 2);
-    }
-
-    #[test]
-    fn a_key_with_dots_is_that_of_a_part() {
-        let mut keys = json!({"model": {"lora_rank": 8}}).as_object().unwrap().clone();
-        put(&mut keys, "model.lora_rank", json!(4));
-        put(&mut keys, "other.key", json!(1));
-        assert_eq!(Value::Object(keys), json!({"model": {"lora_rank": 4}, "other.key": 1}));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde_json::{Map, Value};
+
 use super::interpolation::interpolate;
 use super::settings_file::{Parsed, is_script, parsed, text_of, tool_of, tools_of_script, words_of};
 use super::task::{FoundTask, trainer_of, trainer_of_script};
@@ -22,6 +24,19 @@ pub fn read_recipe(path: &Path, asked: Option<Tool>) -> Result<Imported, StackFi
 /// # Errors
 /// Errors of [`read_recipe`] that are about what the file says.
 pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Imported, StackFileError> {
+    parse_changed(path, text, &Map::new(), asked)
+}
+
+/// Reads a file's text as [`parse_recipe`] does, with keys that a command changes. Those of a script stay as they are.
+///
+/// # Errors
+/// Errors of [`parse_recipe`].
+pub(crate) fn parse_changed(
+    path: &Path,
+    text: &str,
+    changes: &Map<String, Value>,
+    asked: Option<Tool>,
+) -> Result<Imported, StackFileError> {
     if is_script(path) {
         let script = Script::read(path, text)?;
         let keys = Keys::new(path, &script.keys).at(&script.locations);
@@ -36,6 +51,9 @@ pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Impo
         config,
         mut notes,
     } = parsed(path, text)?;
+    for (key, value) in changes {
+        put(&mut values, key, value.clone());
+    }
     foreign::refuse(path, text, &values)?;
     if let Some(config) = config {
         return Err(StackFileError::Starts {
@@ -58,6 +76,17 @@ pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Impo
         reader.note(note);
     }
     read(reader, what_told(trains, asked, &keys))
+}
+
+/// Sets a key, or with dots in it the key of a part.
+fn put(keys: &mut Map<String, Value>, key: &str, value: Value) {
+    if let Some((part, rest)) = key.split_once('.')
+        && let Some(Value::Object(part)) = keys.get_mut(part)
+    {
+        put(part, rest, value);
+        return;
+    }
+    keys.insert(key.to_owned(), value);
 }
 
 /// Reads a file by the words that it has.
@@ -84,7 +113,8 @@ mod tests {
     use peft_tune_core::predict::stack::{
         AttentionForm, LossForm, Number, Recompute, Sharing, StackSetting, Trains, WeightForm,
     };
-    use peft_tune_core::recipe::{Checkpointing, OptimizerKind, Precision};
+    use peft_tune_core::recipe::{Checkpointing, OptimizerKind, Precision, TrainerKind};
+    use serde_json::json;
 
     fn of(name: &str, text: &str, asked: Option<Tool>) -> (StackSetting, Imported) {
         let imported = parse_recipe(Path::new(name), text, asked).unwrap();
@@ -157,6 +187,25 @@ mod tests {
             "trl sft --model_name_or_path m --use_peft --lora_r 4 --per_device_train_batch_size=3 --dtype bfloat16";
         let (line, _) = of("run.sh", line, None);
         assert_eq!((line.micro_batch, line.loads), (3, Number::Half));
+    }
+
+    #[test]
+    fn a_key_with_dots_is_that_of_a_part() {
+        let mut keys = json!({"model": {"lora_rank": 8}}).as_object().unwrap().clone();
+        put(&mut keys, "model.lora_rank", json!(4));
+        put(&mut keys, "other.key", json!(1));
+        assert_eq!(Value::Object(keys), json!({"model": {"lora_rank": 4}, "other.key": 1}));
+    }
+
+    #[test]
+    fn a_file_with_changed_keys_keeps_the_trainer_of_its_heading() {
+        let text = "# trl dpo --config c.yaml\nmodel_name_or_path: m\nuse_peft: true\nlora_r: 8\nmax_length: 64\n";
+        let changes = json!({"lora_r": 4}).as_object().unwrap().clone();
+        let changed = parse_changed(Path::new("c.yaml"), text, &changes, Some(Tool::Trl)).unwrap();
+        assert_eq!(
+            (changed.recipe.trainer, rank(&changed.setting())),
+            (TrainerKind::Dpo, 4)
+        );
     }
 
     #[test]

@@ -18,7 +18,7 @@ const LARGEST_NOTEBOOK: u64 = 64 << 20;
 const NOTEBOOK: &str = "ipynb";
 
 /// The text of a settings file.
-pub(in crate::tools) fn text_of(path: &Path) -> Result<String, StackFileError> {
+pub(crate) fn text_of(path: &Path) -> Result<String, StackFileError> {
     let failed = |source| StackFileError::Read {
         path: path.to_owned(),
         source,
