@@ -36,7 +36,7 @@ pub fn parse_recipe(path: &Path, text: &str, asked: Option<Tool>) -> Result<Impo
         config,
         mut notes,
     } = parsed(path, text)?;
-    foreign::refuse(path, text, &values)?;
+    foreign::refuse(path, &started, &values)?;
     if let Some(config) = config {
         return Err(StackFileError::Starts {
             path: path.to_owned(),
