@@ -18,7 +18,7 @@ pub(in crate::tools) enum Split {
     All,
     /// Rows from the beginning, so many of them.
     First(usize),
-    /// Hundredths from the beginning, so many of them.
+    /// Hundredths from the beginning, so many of them and fewer than 100.
     Percent(f64),
 }
 
@@ -33,11 +33,14 @@ impl Split {
             return None;
         }
         match end.strip_suffix('%') {
-            Some(percent) => percent
-                .parse()
-                .ok()
-                .filter(|percent| (1.0..=100.0).contains(percent))
-                .map(Self::Percent),
+            Some(percent) => {
+                let percent: f64 = percent.parse().ok().filter(|percent| (1.0..=100.0).contains(percent))?;
+                Some(if percent < 100.0 {
+                    Self::Percent(percent)
+                } else {
+                    Self::All
+                })
+            }
             None if end.is_empty() => Some(Self::All),
             None => end.parse().ok().filter(|rows| *rows > 0).map(Self::First),
         }
@@ -148,6 +151,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn all_hundredths_of_a_split_are_all_of_it() {
+        for (text, split) in [
+            ("train", Some(Split::All)),
+            ("train[:100%]", Some(Split::All)),
+            ("train[:90%]", Some(Split::Percent(90.0))),
+            ("train[:100]", Some(Split::First(100))),
+            ("train[:101%]", None),
+            ("train[:0%]", None),
+        ] {
+            assert_eq!(Split::of(text), split, "{text}");
+        }
+    }
 
     #[test]
     fn files_of_a_split_are_one_or_a_list_or_stand_in_a_map() {

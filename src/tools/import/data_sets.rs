@@ -112,7 +112,7 @@ impl Reader<'_> {
             .all(|one| one.as_deref().is_some_and(|one| Split::of(one) == split));
         match split.filter(|_| is_of_all) {
             Some(Split::First(rows)) => self.recipe.data.max_rows = Some(rows),
-            Some(Split::Percent(percent)) => self.later.read = Some(percent / 100.0).filter(|share| *share < 1.0),
+            Some(Split::Percent(percent)) => self.later.read = Some(percent / 100.0),
             Some(Split::All) | None => self.unknown_word(key, text, "all of the rows"),
         }
     }
