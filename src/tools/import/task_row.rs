@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Keys;
-use crate::tools::known_keys::is_off;
+use crate::tools::known_keys::is_nothing;
 use peft_tune_core::recipe::TrainerKind;
 
 /// What a tool does.
@@ -109,14 +109,6 @@ fn has(value: &Value, is_such: impl Fn(&str) -> bool) -> bool {
         Value::Array(all) => all.iter().any(|one| is_such(&text_of(one))),
         one => is_such(&text_of(one)),
     }
-}
-
-fn is_nothing(value: &Value) -> bool {
-    let is_zero = match value {
-        Value::String(text) => text.trim().parse::<f64>() == Ok(0.0),
-        other => other.as_f64() == Some(0.0),
-    };
-    is_off(value) || is_zero
 }
 
 fn text_of(value: &Value) -> String {
