@@ -343,4 +343,9 @@ impl Called {
             .map(|(_, bound)| bound)
             .or_else(|| self.arguments.positional.get(position?))
     }
+
+    /// The argument of that name, or the one at its position among the names of positional arguments.
+    pub(super) fn argument_in(&self, name: &str, positions: &[&str]) -> Option<&Bound> {
+        self.argument(name, positions.iter().position(|own| *own == name))
+    }
 }

@@ -166,7 +166,7 @@ pub(super) fn config_of<'r>(
 /// An argument of a trainer, by its name or its position.
 pub(super) fn argument_of<'r>(trainer: &'r Called, name: &str) -> Option<&'r Bound> {
     let positions = trainer_row(trainer).map_or(&[][..], |row| row.positions);
-    trainer.argument(name, positions.iter().position(|own| *own == name))
+    trainer.argument_in(name, positions)
 }
 
 /// The trainer that a value is, also behind functions that change one.

@@ -1,6 +1,8 @@
 //! The training of a script: the trainer that it starts, with the model, the adapter and the settings that this one is given.
 
-use super::calls::{Library, ModelKind, TrainerRow, config_kind, is_of_unsloth, model_kind, trainer_row};
+use super::calls::{
+    Library, ModelKind, TrainerRow, UNSLOTH_LOADER, config_kind, is_of_unsloth, model_kind, trainer_row,
+};
 use super::model::Made;
 use super::run::{Bound, Called, Run};
 use super::trainer::{argument_of, config_of, is_nothing, refused, trainer_of};
@@ -157,7 +159,9 @@ impl<'r> Training<'r> {
 
     /// Whether unsloth is told to train all parameters.
     fn trains_all(&self) -> bool {
-        let said = self.model.and_then(|call| call.argument("full_finetuning", Some(6)));
+        let said = self
+            .model
+            .and_then(|call| call.argument_in("full_finetuning", UNSLOTH_LOADER));
         said.is_some_and(|bound| bound.value.truth() == Some(true))
     }
 }
