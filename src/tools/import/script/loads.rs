@@ -26,7 +26,7 @@ impl<'r> RowsOf<'r> {
             // Splits of a list are told apart by their positions.
             Some(splits) => match (splits.members(), part.and_then(|part| part.parse::<usize>().ok())) {
                 (Some(splits), Some(position)) => splits.get(position).and_then(Evaluated::text).map(str::to_owned),
-                (None, _) if splits.plain() == Some(Value::Null) => Some(usual),
+                (None, _) if splits.is_nothing() => Some(usual),
                 (None, _) => self.text(call, "split", Some(4)),
                 (Some(_), None) => None,
             },

@@ -5,7 +5,7 @@ use super::calls::{
 };
 use super::model::Made;
 use super::run::{Bound, Called, Run};
-use super::trainer::{argument_of, config_of, is_nothing, refused, trainer_of};
+use super::trainer::{argument_of, config_of, refused, trainer_of};
 use crate::tools::import::StackFileError;
 use peft_tune_core::recipe::TrainerKind;
 
@@ -116,7 +116,7 @@ impl<'r> Training<'r> {
 
     /// The adapter that the trainer is told to add, or that was added to the model.
     fn find_adapter(&mut self, run: &'r Run<'r>) -> Result<(), StackFileError> {
-        let given = self.argument("peft_config").filter(|bound| !is_nothing(&bound.value));
+        let given = self.argument("peft_config").filter(|bound| !bound.value.is_nothing());
         let added = run.calls.iter().find(|call| call.short_name() == "add_adapter");
         let added = added.and_then(|call| call.argument("adapter_config", Some(0)));
         if let Some(bound) = given.or(added.filter(|_| self.adapter.is_none())) {
