@@ -27,7 +27,7 @@ impl Source {
     /// A notebook that is no JSON or has no code; code that is too long.
     pub(super) fn read(path: &Path, text: &str) -> Result<Self, StackFileError> {
         let file = path.display().to_string();
-        let (code, cells) = match path.extension().is_some_and(|end| end == "ipynb") {
+        let (code, cells) = match is_notebook(path) {
             true => of_notebook(path, text)?,
             false => (without_magics(text), Vec::new()),
         };
@@ -61,6 +61,11 @@ impl Source {
             None => words,
         }
     }
+}
+
+/// Whether a file is a notebook, by the ending of its name.
+pub(in crate::tools) fn is_notebook(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "ipynb")
 }
 
 /// The code of a notebook's cells, with the lines that they begin at.
