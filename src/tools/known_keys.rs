@@ -64,7 +64,7 @@ impl ToldKey {
         if self.usual.is_empty() {
             return is_nothing(value);
         }
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let text = written(value);
         let number: Option<f64> = text.trim().parse().ok();
         let is_it =
             |usual: &&str| text.eq_ignore_ascii_case(usual) || number.is_some() && usual.parse::<f64>().ok() == number;
@@ -93,6 +93,11 @@ pub(in crate::tools) fn is_off(value: &Value) -> bool {
         Value::Object(all) => all.is_empty(),
         Value::Bool(true) | Value::Number(_) => false,
     }
+}
+
+/// A value as text, without quotes around a text.
+pub(in crate::tools) fn written(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Whether a value says nothing, or 0.

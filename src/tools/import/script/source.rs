@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::tools::import::StackFileError;
+use crate::tools::import::one_line::on_one_line;
 
 /// Code that is longer is none that a person wrote.
 const LONGEST: usize = 1 << 20;
@@ -53,13 +54,7 @@ impl Source {
 
     /// Some bytes of the code on one line, shortened.
     pub(super) fn excerpt(&self, bytes: &std::ops::Range<usize>) -> String {
-        const SHOWN: usize = 60;
-        let text = self.code.get(bytes.clone()).unwrap_or_default();
-        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        match words.char_indices().nth(SHOWN) {
-            Some((end, _)) => format!("{}…", &words[..end]),
-            None => words,
-        }
+        on_one_line(self.code.get(bytes.clone()).unwrap_or_default())
     }
 }
 
