@@ -62,9 +62,9 @@ impl ToldKey {
     /// Whether nothing changes by a value.
     pub(in crate::tools) fn is_usual(&self, value: &Value) -> bool {
         if self.usual.is_empty() {
-            return is_off(value) || value.as_f64() == Some(0.0) || value.as_str() == Some("0");
+            return is_nothing(value);
         }
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let text = written(value);
         let number: Option<f64> = text.trim().parse().ok();
         let is_it =
             |usual: &&str| text.eq_ignore_ascii_case(usual) || number.is_some() && usual.parse::<f64>().ok() == number;
@@ -93,6 +93,20 @@ pub(in crate::tools) fn is_off(value: &Value) -> bool {
         Value::Object(all) => all.is_empty(),
         Value::Bool(true) | Value::Number(_) => false,
     }
+}
+
+/// A value as text, without quotes around a text.
+pub(in crate::tools) fn written(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Whether a value says nothing, or 0.
+pub(in crate::tools) fn is_nothing(value: &Value) -> bool {
+    let is_zero = match value {
+        Value::String(text) => text.trim().parse::<f64>() == Ok(0.0),
+        other => other.as_f64() == Some(0.0),
+    };
+    is_off(value) || is_zero
 }
 
 #[cfg(test)]
@@ -128,6 +142,8 @@ mod tests {
             json!(null),
             json!(0),
             json!(0.0),
+            json!("0"),
+            json!("0.0"),
             json!(false),
             json!("none"),
             json!([]),

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::keys::NO_WARMUP;
 use super::memory;
 use crate::tools::Tool;
-use crate::tools::import::data::{hub_set, is_file, located, on_hub, rename};
+use crate::tools::import::data::{hub_set, located, rename};
 use crate::tools::import::{Keys, Reader, StackFileError, adapter, adapter_start, precision, preference, trainer};
 use peft_tune_core::recipe::{
     DataFormat, DataSettings, HeldOut, LongRows, LossOn, ScheduleKind, TargetModules, TargetPreset, TemplateTargets,
@@ -374,13 +374,7 @@ fn held_out(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
     let mut all = Vec::new();
     for set in keys.items("test_datasets", "test_datasets.") {
-        match set.text("path")? {
-            Some(path) if set.has("ds_type") || is_file(keys.path(), &path) => all.push(located(keys.path(), &path)),
-            path => match on_hub(&set, "path")? {
-                none if none.is_empty() => reader.not_a_file("test_datasets.path", &path.unwrap_or_default()),
-                on_hub => all.extend(on_hub),
-            },
-        }
+        all.extend(reader.files_of_set(&set, "path", "test_datasets.path")?);
     }
     let share = reader.held_out_share(keys, "val_set_size")?;
     reader.recipe.data.held_out = match (share, all.len()) {

@@ -18,7 +18,7 @@ pub(in crate::tools) enum Split {
     All,
     /// Rows from the beginning, so many of them.
     First(usize),
-    /// Hundredths from the beginning, so many of them.
+    /// Hundredths from the beginning, so many of them and fewer than 100.
     Percent(f64),
 }
 
@@ -33,11 +33,14 @@ impl Split {
             return None;
         }
         match end.strip_suffix('%') {
-            Some(percent) => percent
-                .parse()
-                .ok()
-                .filter(|percent| (1.0..=100.0).contains(percent))
-                .map(Self::Percent),
+            Some(percent) => {
+                let percent: f64 = percent.parse().ok().filter(|percent| (1.0..=100.0).contains(percent))?;
+                Some(if percent < 100.0 {
+                    Self::Percent(percent)
+                } else {
+                    Self::All
+                })
+            }
             None if end.is_empty() => Some(Self::All),
             None => end.parse().ok().filter(|rows| *rows > 0).map(Self::First),
         }
@@ -63,18 +66,29 @@ pub(in crate::tools) fn is_file(file: &Path, text: &str) -> bool {
     ending.is_some_and(|ending| ENDINGS.contains(&ending.as_str())) || located(file, text).is_file()
 }
 
-/// Files under a key: one, a list, or a map with `train`.
-pub(in crate::tools) fn files(keys: &Keys<'_>, key: &str) -> Vec<PathBuf> {
-    let value = match keys.raw(key) {
-        Some(Value::Object(parts)) => parts.get("train"),
+/// Names of the files of a split: one, a list, or a map by splits.
+pub(in crate::tools) fn names_of(files: &Value, split: &str) -> Vec<String> {
+    let files = match files {
+        Value::Object(splits) => splits.get(split).unwrap_or(&Value::Null),
         other => other,
     };
-    let one = |value: &Value| value.as_str().map(|path| located(keys.path(), path));
-    match value {
-        Some(Value::Array(all)) => all.iter().filter_map(one).collect(),
-        Some(value) => one(value).into_iter().collect(),
-        None => Vec::new(),
+    match files {
+        Value::String(one) => vec![one.clone()],
+        Value::Array(all) => all.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        _ => Vec::new(),
     }
+}
+
+/// Names of the files to train on under a key.
+pub(in crate::tools) fn train_names(keys: &Keys<'_>, key: &str) -> Vec<String> {
+    let named = keys.raw(key).map(|files| names_of(files, "train"));
+    named.unwrap_or_default()
+}
+
+/// Files to train on under a key.
+pub(in crate::tools) fn files(keys: &Keys<'_>, key: &str) -> Vec<PathBuf> {
+    let names = train_names(keys, key).into_iter();
+    names.map(|name| located(keys.path(), &name)).collect()
 }
 
 /// A split of a data set of the hub as a file names it; `None` where that is no id.
@@ -129,5 +143,40 @@ pub(in crate::tools) fn hub_address(set: HubDataSet) -> Option<PathBuf> {
 pub(in crate::tools) fn rename(data: &mut DataSettings, name: &str, own: Option<String>) {
     if let Some(own) = own.filter(|own| own != name) {
         data.columns.insert(name.to_owned(), own);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn all_hundredths_of_a_split_are_all_of_it() {
+        for (text, split) in [
+            ("train", Some(Split::All)),
+            ("train[:100%]", Some(Split::All)),
+            ("train[:90%]", Some(Split::Percent(90.0))),
+            ("train[:100]", Some(Split::First(100))),
+            ("train[:101%]", None),
+            ("train[:0%]", None),
+        ] {
+            assert_eq!(Split::of(text), split, "{text}");
+        }
+    }
+
+    #[test]
+    fn files_of_a_split_are_one_or_a_list_or_stand_in_a_map() {
+        let cases: [(Value, &[&str]); 5] = [
+            (json!("a"), &["a"]),
+            (json!(["a", "b"]), &["a", "b"]),
+            (json!({"train": "a", "test": "b"}), &["a"]),
+            (json!({"train": ["a", "b"]}), &["a", "b"]),
+            (json!({"test": "b"}), &[]),
+        ];
+        for (files, names) in cases {
+            assert_eq!(names_of(&files, "train"), names, "{files}");
+        }
     }
 }

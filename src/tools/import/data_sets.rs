@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde_json::Value;
-
-use super::data::{Split, files, hub_address, is_file, located, on_hub};
+use super::data::{Split, files, hub_address, is_file, located, on_hub, train_names};
 use super::{Keys, Reader, StackFileError};
 use peft_tune_core::recipe::{DataFormat, HubDataSet, HubPart, TemplateTargets, TrainingData, TrainingSet};
 
@@ -114,7 +112,7 @@ impl Reader<'_> {
             .all(|one| one.as_deref().is_some_and(|one| Split::of(one) == split));
         match split.filter(|_| is_of_all) {
             Some(Split::First(rows)) => self.recipe.data.max_rows = Some(rows),
-            Some(Split::Percent(percent)) => self.later.read = Some(percent / 100.0).filter(|share| *share < 1.0),
+            Some(Split::Percent(percent)) => self.later.read = Some(percent / 100.0),
             Some(Split::All) | None => self.unknown_word(key, text, "all of the rows"),
         }
     }
@@ -123,17 +121,6 @@ impl Reader<'_> {
 /// Files of a repository of the hub that a data set names beside its id; `None` where that is no id, or one of them no file there.
 fn files_on_hub(set: &Keys<'_>, id: &str) -> Result<Option<Vec<PathBuf>>, StackFileError> {
     let revision = set.text("revision")?;
-    let names: Vec<String> = match set.raw("data_files") {
-        Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-        Some(Value::Object(parts)) => parts
-            .get("train")
-            .and_then(Value::as_str)
-            .map(str::to_owned)
-            .into_iter()
-            .collect(),
-        Some(one) => one.as_str().map(str::to_owned).into_iter().collect(),
-        None => Vec::new(),
-    };
     let of_file = |name: String| {
         hub_address(HubDataSet {
             id: id.to_owned(),
@@ -141,5 +128,5 @@ fn files_on_hub(set: &Keys<'_>, id: &str) -> Result<Option<Vec<PathBuf>>, StackF
             part: HubPart::File(name),
         })
     };
-    Ok(names.into_iter().map(of_file).collect())
+    Ok(train_names(set, "data_files").into_iter().map(of_file).collect())
 }

@@ -12,7 +12,7 @@ struct Foreign {
     title: &'static str,
     /// Key that its files have, and others of which they have one.
     keys: [&'static [&'static str]; 2],
-    /// Beginnings of its command lines.
+    /// Beginnings of what its commands start.
     commands: &'static [&'static str],
     instead: &'static str,
 }
@@ -46,7 +46,7 @@ const ALL: [Foreign; 4] = [
     Foreign {
         title: "unsloth-cli",
         keys: [&[], &[]],
-        commands: &["unsloth-cli.py"],
+        commands: &["unsloth-cli"],
         instead: "write a script that calls unsloth's functions with its values, or a study by `peft-tune init`",
     },
     Foreign {
@@ -60,12 +60,13 @@ const ALL: [Foreign; 4] = [
     },
 ];
 
-/// Refuses a file of one of these programs by name.
+/// Refuses a file of one of these programs by name; `started` is what a command starts, and nothing in other files.
 ///
 /// # Errors
 /// [`StackFileError::Foreign`], with what to do.
-pub(super) fn refuse(path: &Path, text: &str, values: &Map<String, Value>) -> Result<(), StackFileError> {
-    match ALL.iter().find(|one| one.has(values) || one.begins(text)) {
+pub(super) fn refuse(path: &Path, started: &[String], values: &Map<String, Value>) -> Result<(), StackFileError> {
+    let command = started.join(" ");
+    match ALL.iter().find(|one| one.has(values) || one.begins(&command)) {
         None => Ok(()),
         Some(found) => Err(StackFileError::Foreign {
             path: path.to_owned(),
@@ -81,15 +82,13 @@ impl Foreign {
         self.keys.iter().all(|keys| has(keys))
     }
 
-    /// Whether a line of a shell script runs the program, whatever stands before it.
-    fn begins(&self, text: &str) -> bool {
-        let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
-        let mut commands = lines.flat_map(|line| self.commands.iter().map(move |command| (line, command)));
-        commands.any(|(line, command)| {
-            line.split_once(*command).is_some_and(|(before, behind)| {
-                let ends = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric() && c != '-');
-                ends(before.chars().next_back()) && ends(behind.chars().next())
-            })
+    /// Whether a command starts the program, whatever stands before it.
+    fn begins(&self, command: &str) -> bool {
+        let ends = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric() && c != '-');
+        self.commands.iter().any(|words| {
+            command
+                .split_once(*words)
+                .is_some_and(|(before, behind)| ends(before.chars().next_back()) && ends(behind.chars().next()))
         })
     }
 }
@@ -149,9 +148,11 @@ mod tests {
         for text in [
             "model_name_or_path: m\nlora_r: 8\n",
             "base_model: m\nadapter: lora\nmodel_type: LlamaForCausalLM\n",
+            "base_model: m\nadapter: lora\nwandb_name: swift sft baseline\n",
             "model_name_or_path: m\nstage: sft\nlora_rank: 8\n",
             "model:\n  _component_: torchtune.models.llama3_1.lora_llama3_1_8b\ncheckpointer:\n  checkpoint_dir: m\n",
             "trl sft --model_name_or_path swift-sft --use_peft --lora_r 4",
+            "trl sft --model_name_or_path m --use_peft --run_name 'swift sft baseline'",
         ] {
             assert_eq!(of("config.yaml", text), Ok(()), "{text}");
         }

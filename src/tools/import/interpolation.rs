@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::tools::known_keys::written;
+
 /// References that lead to references, at most so many.
 const MOST_STEPS: usize = 8;
 /// Longest text that references are put into.
@@ -41,7 +43,7 @@ fn replaced(text: &str, whole: &Map<String, Value>) -> Option<Value> {
     if before.is_empty() && behind.is_empty() {
         return Some(found.clone());
     }
-    let found = found.as_str().map_or_else(|| found.to_string(), str::to_owned);
+    let found = written(found);
     let text = [before, &found, behind].concat();
     (text.len() <= LONGEST).then_some(Value::String(text))
 }

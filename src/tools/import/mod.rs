@@ -13,6 +13,7 @@ mod foreign;
 mod imported;
 mod interpolation;
 mod later;
+mod one_line;
 mod passed_over;
 pub(super) mod precision;
 pub(super) mod preference;

@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
+use super::one_line::on_one_line;
 use crate::tools::Tool;
-use crate::tools::known_keys::{KeyClass, is_off};
+use crate::tools::known_keys::{KeyClass, is_off, written};
 use peft_tune_core::recipe::settings::{Reach, SettingRow, setting};
 
 /// Keys of readers of their own that leave memory and speed of a step alone.
@@ -21,9 +22,6 @@ const OF_NO_BYTES: &[&str] = &[
     "assistant_only_loss",
     "dataset_text_field",
 ];
-
-/// Letters of a value that are shown.
-const SHOWN: usize = 60;
 
 /// Keys of a file that no reader takes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -102,12 +100,7 @@ fn changes_costs(row: &SettingRow) -> bool {
 
 /// A value as a line has it.
 fn shown(value: &Value) -> String {
-    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.chars().count() > SHOWN {
-        true => line.chars().take(SHOWN).collect::<String>() + "…",
-        false => line,
-    }
+    on_one_line(&written(value))
 }
 
 #[cfg(test)]

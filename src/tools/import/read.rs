@@ -54,7 +54,7 @@ pub(crate) fn parse_changed(
     for (key, value) in changes {
         put(&mut values, key, value.clone());
     }
-    foreign::refuse(path, text, &values)?;
+    foreign::refuse(path, &started, &values)?;
     if let Some(config) = config {
         return Err(StackFileError::Starts {
             path: path.to_owned(),

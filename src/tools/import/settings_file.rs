@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::command_line::CommandLine;
+use super::script::is_notebook;
 use super::{FileKind, Keys, Library, Script, StackFileError};
 use crate::tools::Tool;
 
@@ -14,16 +15,13 @@ const LARGEST: u64 = 4 << 20;
 /// A notebook holds what its cells printed, pictures too.
 const LARGEST_NOTEBOOK: u64 = 64 << 20;
 
-/// Ending of a notebook's name.
-const NOTEBOOK: &str = "ipynb";
-
 /// The text of a settings file.
 pub(crate) fn text_of(path: &Path) -> Result<String, StackFileError> {
     let failed = |source| StackFileError::Read {
         path: path.to_owned(),
         source,
     };
-    let largest = match path.extension().is_some_and(|end| end == NOTEBOOK) {
+    let largest = match is_notebook(path) {
         true => LARGEST_NOTEBOOK,
         false => LARGEST,
     };
@@ -89,7 +87,7 @@ fn titles_of_trainings() -> String {
 
 /// Whether a file is a Python program, or a notebook.
 pub(in crate::tools) fn is_script(path: &Path) -> bool {
-    path.extension().is_some_and(|end| end == "py" || end == NOTEBOOK)
+    is_notebook(path) || path.extension().is_some_and(|end| end == "py")
 }
 
 /// An adapter's config serves every tool that is built on PEFT, and keys of one trainer the tools that have it; other files are their

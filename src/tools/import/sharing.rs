@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::data::located;
 use super::settings_file::text_of;
 use super::{Keys, Reader};
-use crate::tools::known_keys::is_off;
+use crate::tools::known_keys::{is_off, written};
 use peft_tune_core::predict::stack::Sharing;
 use peft_tune_core::recipe::Checkpointing;
 
@@ -113,6 +113,5 @@ fn fsdp(reader: &mut Reader<'_>) {
 /// A value of FSDP's settings as text in small letters, under its name with or without the prefix.
 fn value_of(part: &Keys<'_>, name: &str) -> Option<String> {
     let value = part.raw(name).or_else(|| part.raw(&format!("{PREFIX}{name}")))?;
-    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    Some(text.to_lowercase())
+    Some(written(value).to_lowercase())
 }

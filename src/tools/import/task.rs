@@ -38,8 +38,11 @@ pub(super) fn trainer_of(
     text: &str,
     started: &[String],
 ) -> Result<FoundTask, StackFileError> {
-    let command = command_of(text, started);
-    let by_command = (tool == Tool::Trl).then(|| task_of_command(&command)).flatten();
+    let command = match tool {
+        Tool::Trl => command_of(text, started),
+        _ => Vec::new(),
+    };
+    let by_command = task_of_command(&command);
     let rows: Vec<&TaskRow> = rows_of(tool).filter(|row| row.holds(keys)).collect();
     if let Some(what) = by_command.and_then(Task::not_read) {
         return Err(StackFileError::OtherTask {

@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::Keys;
-use crate::tools::known_keys::is_off;
+use super::one_line::on_one_line;
+use crate::tools::known_keys::{is_nothing, written};
 use peft_tune_core::recipe::TrainerKind;
 
 /// What a tool does.
@@ -89,10 +90,8 @@ impl TaskRow {
 
     /// The key with its value, as messages have it.
     pub(super) fn words(&self, keys: &Keys<'_>) -> String {
-        let value = value_at(keys, self.key).map(text_of).unwrap_or_default();
-        let shown: String = value.chars().take(60).collect();
-        let more = if shown.len() < value.len() { "…" } else { "" };
-        format!("{}: {shown}{more}", self.key)
+        let value = value_at(keys, self.key).map(written).unwrap_or_default();
+        format!("{}: {}", self.key, on_one_line(&value))
     }
 }
 
@@ -106,22 +105,7 @@ fn value_at<'a>(keys: &Keys<'a>, key: &str) -> Option<&'a Value> {
 /// Whether a text, or one of a list, is such a one.
 fn has(value: &Value, is_such: impl Fn(&str) -> bool) -> bool {
     match value {
-        Value::Array(all) => all.iter().any(|one| is_such(&text_of(one))),
-        one => is_such(&text_of(one)),
-    }
-}
-
-fn is_nothing(value: &Value) -> bool {
-    let is_zero = match value {
-        Value::String(text) => text.trim().parse::<f64>() == Ok(0.0),
-        other => other.as_f64() == Some(0.0),
-    };
-    is_off(value) || is_zero
-}
-
-fn text_of(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
+        Value::Array(all) => all.iter().any(|one| is_such(&written(one))),
+        one => is_such(&written(one)),
     }
 }

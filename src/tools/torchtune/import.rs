@@ -236,7 +236,7 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     match splits.as_slice() {
         [Some(one)] => match Split::of(one) {
             // What is left of most of the rows is there to evaluate on.
-            Some(Split::Percent(percent)) if (50.0..100.0).contains(&percent) => {
+            Some(Split::Percent(percent)) if percent >= 50.0 => {
                 reader.recipe.data.held_out = HeldOut::Fraction((100.0 - percent) / 100.0);
             }
             _ => reader.splits("dataset.split", &splits),

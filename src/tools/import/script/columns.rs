@@ -56,7 +56,7 @@ impl ReadOfRow {
             },
             _ => {}
         });
-        for function in handed_on.iter().filter_map(|name| run.functions.get(name)) {
+        for function in handed_on.iter().filter_map(|name| run.function(name)) {
             self.add(run, function, followed);
         }
     }

@@ -180,7 +180,7 @@ fn chat_template(run: &Run<'_>, path: &Path, notes: &mut Vec<ScriptNote>) -> Opt
             }
             tell(assigned.line, "chat_template = ..");
         }
-        _ if assigned.value.plain() == Some(Value::Null) => {}
+        _ if assigned.value.is_nothing() => {}
         _ => tell(assigned.line, "chat_template = .."),
     }
     None
@@ -190,8 +190,7 @@ impl ScriptRows {
     fn of(run: &Run<'_>, path: &Path, training: &Training<'_>, keys: &Map<String, Value>) -> Self {
         let of = |name: &str| {
             let bound = training.argument(name)?;
-            let is_there = !matches!(bound.value.known, Known::Plain(Value::Null));
-            is_there.then(|| RowsOf::follow(run, path, bound))
+            (!bound.value.is_nothing()).then(|| RowsOf::follow(run, path, bound))
         };
         let train = of("train_dataset").unwrap_or_else(|| first_loaded(run, path, training));
         let held_out = of("eval_dataset");

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::rows::RowsOf;
 use super::run::Called;
 use super::value::Evaluated;
-use crate::tools::import::data::{Split, hub_address, is_file, located};
+use crate::tools::import::data::{Split, hub_address, is_file, located, names_of};
 use peft_tune_core::recipe::{HubDataSet, HubPart};
 
 /// Builders of the `datasets` library that read files.
@@ -26,7 +26,7 @@ impl<'r> RowsOf<'r> {
             // Splits of a list are told apart by their positions.
             Some(splits) => match (splits.members(), part.and_then(|part| part.parse::<usize>().ok())) {
                 (Some(splits), Some(position)) => splits.get(position).and_then(Evaluated::text).map(str::to_owned),
-                (None, _) if splits.plain() == Some(Value::Null) => Some(usual),
+                (None, _) if splits.is_nothing() => Some(usual),
                 (None, _) => self.text(call, "split", Some(4)),
                 (Some(_), None) => None,
             },
@@ -165,18 +165,5 @@ impl<'r> RowsOf<'r> {
             self.found.sets.push(paths);
         }
         is_known
-    }
-}
-
-/// Names of files: one, a list, or a map by splits.
-fn names_of(files: &Value, split: &str) -> Vec<String> {
-    let files = match files {
-        Value::Object(splits) => splits.get(split).unwrap_or(&Value::Null),
-        other => other,
-    };
-    match files {
-        Value::String(one) => vec![one.clone()],
-        Value::Array(all) => all.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-        _ => Vec::new(),
     }
 }

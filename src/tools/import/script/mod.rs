@@ -29,3 +29,4 @@ mod value;
 
 pub(in crate::tools) use calls::Library;
 pub(in crate::tools) use contents::Script;
+pub(in crate::tools) use source::is_notebook;

@@ -120,7 +120,6 @@ pub(super) fn compares(left: &Evaluated, operator: &str, right: &Evaluated) -> O
 
 /// Whether two values are the same; `None` where that is not known.
 fn same(left: &Evaluated, right: &Evaluated) -> Option<bool> {
-    let is_nothing = |one: &Evaluated| matches!(one.known, Known::Plain(Value::Null));
     // What a call of a library returns is an object.
     let is_object = |one: &Evaluated| matches!(one.known, Known::Result(_) | Known::List(_) | Known::Map(_));
     match (&left.known, &right.known) {
@@ -128,7 +127,7 @@ fn same(left: &Evaluated, right: &Evaluated) -> Option<bool> {
             (Some(left), Some(right)) => Some(left.as_f64() == right.as_f64()),
             _ => Some(left == right),
         },
-        _ if is_nothing(left) && is_object(right) || is_object(left) && is_nothing(right) => Some(false),
+        _ if left.is_nothing() && is_object(right) || is_object(left) && right.is_nothing() => Some(false),
         _ => left.is_same(right).then_some(true),
     }
 }

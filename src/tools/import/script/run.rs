@@ -89,8 +89,6 @@ pub(super) struct Run<'s> {
     /// Packages that are imported.
     pub packages: BTreeSet<String>,
     pub assigned: Vec<Assigned>,
-    /// Functions of the script by name.
-    pub functions: BTreeMap<String, Rc<Function>>,
     pub(super) classes: BTreeMap<String, DefinedClass>,
     /// Functions and methods in the order of the text.
     defined: Vec<(Option<Rc<Class>>, Rc<Function>)>,
@@ -111,7 +109,6 @@ impl<'s> Run<'s> {
             calls: Vec::new(),
             packages: BTreeSet::new(),
             assigned: Vec::new(),
-            functions: BTreeMap::new(),
             classes: BTreeMap::new(),
             defined: Vec::new(),
             entered: BTreeSet::new(),
@@ -186,8 +183,13 @@ impl<'s> Run<'s> {
 
     /// Notes a function or a method as defined.
     pub(super) fn define(&mut self, class: Option<&Rc<Class>>, function: &Rc<Function>) {
-        self.functions.insert(function.name.clone(), Rc::clone(function));
         self.defined.push((class.cloned(), Rc::clone(function)));
+    }
+
+    /// The function or method of that name that was defined last.
+    pub(super) fn function(&self, name: &str) -> Option<&Rc<Function>> {
+        let mut latest = self.defined.iter().rev().map(|(_, function)| function);
+        latest.find(|function| function.name == name)
     }
 
     /// The class whose method is under way.
@@ -342,5 +344,10 @@ impl Called {
         named
             .map(|(_, bound)| bound)
             .or_else(|| self.arguments.positional.get(position?))
+    }
+
+    /// The argument of that name, or the one at its position among the names of positional arguments.
+    pub(super) fn argument_in(&self, name: &str, positions: &[&str]) -> Option<&Bound> {
+        self.argument(name, positions.iter().position(|own| *own == name))
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::tools::import::StackFileError;
+use crate::tools::import::one_line::on_one_line;
 
 /// Code that is longer is none that a person wrote.
 const LONGEST: usize = 1 << 20;
@@ -27,7 +28,7 @@ impl Source {
     /// A notebook that is no JSON or has no code; code that is too long.
     pub(super) fn read(path: &Path, text: &str) -> Result<Self, StackFileError> {
         let file = path.display().to_string();
-        let (code, cells) = match path.extension().is_some_and(|end| end == "ipynb") {
+        let (code, cells) = match is_notebook(path) {
             true => of_notebook(path, text)?,
             false => (without_magics(text), Vec::new()),
         };
@@ -53,14 +54,13 @@ impl Source {
 
     /// Some bytes of the code on one line, shortened.
     pub(super) fn excerpt(&self, bytes: &std::ops::Range<usize>) -> String {
-        const SHOWN: usize = 60;
-        let text = self.code.get(bytes.clone()).unwrap_or_default();
-        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        match words.char_indices().nth(SHOWN) {
-            Some((end, _)) => format!("{}…", &words[..end]),
-            None => words,
-        }
+        on_one_line(self.code.get(bytes.clone()).unwrap_or_default())
     }
+}
+
+/// Whether a file is a notebook, by the ending of its name.
+pub(in crate::tools) fn is_notebook(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "ipynb")
 }
 
 /// The code of a notebook's cells, with the lines that they begin at.

@@ -105,7 +105,7 @@ fn tell(run: &Run<'_>, trainer: &Called, is_not_started: bool, notes: &mut Vec<S
     for argument in CODE {
         let bound = trainer
             .argument(argument, None)
-            .filter(|bound| !is_nothing(&bound.value));
+            .filter(|bound| !bound.value.is_nothing());
         if let Some(bound) = bound {
             notes.push(format!(
                 "{}: `{argument}={}` is code, and is not taken over",
@@ -147,7 +147,7 @@ pub(super) fn config_of<'r>(
     let Some(trainer) = trainer else {
         return first();
     };
-    let bound = argument_of(trainer, "args").filter(|bound| !is_nothing(&bound.value))?;
+    let bound = argument_of(trainer, "args").filter(|bound| !bound.value.is_nothing())?;
     let config = run.result(&bound.value).filter(|call| config_kind(call).is_some());
     if config.is_some() {
         return config;
@@ -166,7 +166,7 @@ pub(super) fn config_of<'r>(
 /// An argument of a trainer, by its name or its position.
 pub(super) fn argument_of<'r>(trainer: &'r Called, name: &str) -> Option<&'r Bound> {
     let positions = trainer_row(trainer).map_or(&[][..], |row| row.positions);
-    trainer.argument(name, positions.iter().position(|own| *own == name))
+    trainer.argument_in(name, positions)
 }
 
 /// The trainer that a value is, also behind functions that change one.
@@ -186,11 +186,6 @@ fn trainer_behind(run: &Run<'_>, value: &Evaluated) -> Option<usize> {
         }
     }
     None
-}
-
-/// Whether a value is `None`.
-pub(super) fn is_nothing(value: &Evaluated) -> bool {
-    matches!(value.known, Known::Plain(serde_json::Value::Null))
 }
 
 /// An error about a call that trains something else.

@@ -1,9 +1,11 @@
 //! The training of a script: the trainer that it starts, with the model, the adapter and the settings that this one is given.
 
-use super::calls::{Library, ModelKind, TrainerRow, config_kind, is_of_unsloth, model_kind, trainer_row};
+use super::calls::{
+    Library, ModelKind, TrainerRow, UNSLOTH_LOADER, config_kind, is_of_unsloth, model_kind, trainer_row,
+};
 use super::model::Made;
 use super::run::{Bound, Called, Run};
-use super::trainer::{argument_of, config_of, is_nothing, refused, trainer_of};
+use super::trainer::{argument_of, config_of, refused, trainer_of};
 use crate::tools::import::StackFileError;
 use peft_tune_core::recipe::TrainerKind;
 
@@ -114,7 +116,7 @@ impl<'r> Training<'r> {
 
     /// The adapter that the trainer is told to add, or that was added to the model.
     fn find_adapter(&mut self, run: &'r Run<'r>) -> Result<(), StackFileError> {
-        let given = self.argument("peft_config").filter(|bound| !is_nothing(&bound.value));
+        let given = self.argument("peft_config").filter(|bound| !bound.value.is_nothing());
         let added = run.calls.iter().find(|call| call.short_name() == "add_adapter");
         let added = added.and_then(|call| call.argument("adapter_config", Some(0)));
         if let Some(bound) = given.or(added.filter(|_| self.adapter.is_none())) {
@@ -157,7 +159,9 @@ impl<'r> Training<'r> {
 
     /// Whether unsloth is told to train all parameters.
     fn trains_all(&self) -> bool {
-        let said = self.model.and_then(|call| call.argument("full_finetuning", Some(6)));
+        let said = self
+            .model
+            .and_then(|call| call.argument_in("full_finetuning", UNSLOTH_LOADER));
         said.is_some_and(|bound| bound.value.truth() == Some(true))
     }
 }

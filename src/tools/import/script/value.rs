@@ -153,6 +153,11 @@ impl Evaluated {
         }
     }
 
+    /// Whether the value is `None`.
+    pub(super) fn is_nothing(&self) -> bool {
+        matches!(self.known, Known::Plain(Value::Null))
+    }
+
     /// The text that a value is.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.known {
