@@ -320,7 +320,11 @@ mod tests {
 
     #[test]
     fn what_diverged_is_not_trained_again_with_checkpointing() {
-        let reason = FailReason::Diverged { at_step: 3, loss: None };
+        let reason = FailReason::Diverged {
+            at_step: 3,
+            loss: None,
+            cause: None,
+        };
         let state = TrialState::Failed {
             reason: reason.clone(),
             metrics: [("throughput", 100.0)].into(),

@@ -2,12 +2,12 @@
 
 use crate::store::LONGER_DIVERGED_STEP;
 use peft_tune_core::objective::{
-    DOUBLING_GAIN, DOUBLING_GAIN_INTERVAL, EPOCH_TOKENS, EXACT_MATCH, FULL_TOKENS, GPU_CLOCK_MHZ, GPU_POWER_W,
+    BASE_KL, DOUBLING_GAIN, DOUBLING_GAIN_INTERVAL, EPOCH_TOKENS, EXACT_MATCH, FULL_TOKENS, GPU_CLOCK_MHZ, GPU_POWER_W,
     GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LEAST_LOSS_STEP, LEAST_LOSS_TOKENS, LONGER_TOKENS, LOSS,
     LOSS_BEFORE, LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, LOSS_LONGER, LOSS_RISE, LOSS_ROWS, LOSS_ROWS_IN_ALL,
-    LOSS_STANDARD_ERROR, MEASURED_STEPS, MFU, PEAK_MEMORY, REPEAT_WALL_S, REWARD_ACCURACY, REWARD_MARGIN,
-    TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT,
-    TOP1_AGREEMENT_PERCENT, TRAIN_TOKENS,
+    LOSS_STANDARD_ERROR, MEASURED_STEPS, MFU, PEAK_MEMORY, REPEAT_WALL_S, RETAINED_LOSS_INCREASE, REWARD_ACCURACY,
+    REWARD_MARGIN, TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY,
+    TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT, TRAIN_TOKENS,
 };
 use peft_tune_core::study::{DISTURBED, NEIGHBOURS, PLANNED_STEPS, THROUGHPUT_INTERVAL};
 
@@ -53,7 +53,7 @@ const fn row(part: MetricPart, name: &'static str, unit: &'static str, about: &'
     }
 }
 
-const ROWS: [MetricRow; 81] = [
+const ROWS: [MetricRow; 87] = [
     row(
         Cost,
         THROUGHPUT,
@@ -284,6 +284,33 @@ const ROWS: [MetricRow; 81] = [
         "s",
         "With `fp32_training`: the time that it took; 0 where an earlier trial had trained the same.",
     ),
+    row(
+        Training,
+        RETAINED_LOSS_INCREASE,
+        "",
+        "With `data.retain`: the part by which the training raised the loss on those rows; below 0 where it lowered that.",
+    ),
+    row(
+        Training,
+        "retained_loss",
+        "nats",
+        "With `data.retain`: mean cross-entropy of a target token on those rows after the training phase.",
+    ),
+    row(
+        Training,
+        "retained_loss_before",
+        "nats",
+        "The same before the first step.",
+    ),
+    row(
+        Training,
+        BASE_KL,
+        "nats",
+        "Mean Kullback-Leibler divergence of the trained model's next-token distributions from those of the model before the training, on \
+         that model's own continuations of held-out prompts.",
+    ),
+    row(Training, "base_kl_tokens", "", "Tokens of those continuations."),
+    row(Training, "forgetting_s", "s", "Time of measuring what was forgotten."),
     row(
         Training,
         EXACT_MATCH,

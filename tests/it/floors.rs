@@ -98,6 +98,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "options",
             "processes",
             "machine",
+            "engines",
             "data",
             "forecast",
             "train",

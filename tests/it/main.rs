@@ -66,6 +66,8 @@ mod explain;
 mod export;
 /// Exported files, read by what stands in for the installed tools.
 mod export_check;
+/// `export --receipt`: ten steps of a tool beside the engine's.
+mod export_receipt;
 /// Rows beside exported files.
 mod export_rows;
 /// Faults around trials: processes that die or hang, databases that fail, people who stop.
@@ -77,6 +79,8 @@ mod fidelity;
 mod floors;
 /// Folders for databases; no tests of its own.
 mod folders;
+/// What trainings make a model forget, on real trials.
+mod forgetting;
 /// Gradients that overflow in fp16.
 mod fp16_trials;
 /// Training every parameter of the base model, and writing the trained model.

@@ -119,6 +119,7 @@ const EXAMPLES: [(&str, &[&str]); 35] = [
             "peft-tune export --format peft --trial 7 --output adapter",
             "peft-tune export --format recipe --max-memory 16GiB --output recipe",
             "peft-tune export --format trl --output trl --check --python .venv/bin/python",
+            "peft-tune export --format trl --output trl --receipt --python .venv/bin/python",
         ],
     ),
     (

@@ -182,7 +182,14 @@ fn behind_training(plan: &AccuracyPlan) -> Vec<String> {
             by.unwrap_or_default()
         )
     });
-    check.into_iter().chain(training).chain(score).collect()
+    let retained = plan
+        .retained_loss
+        .then(|| "the loss on the rows of `data.retain`".to_owned());
+    let before = plan
+        .base_kl
+        .then(|| "a comparison with the model before the training".to_owned());
+    let parts = [check, training, retained, before, score];
+    parts.into_iter().flatten().collect()
 }
 
 pub(super) fn slot_text(study: &Study, slot: &Placement) -> String {

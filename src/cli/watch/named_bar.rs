@@ -23,7 +23,7 @@ pub(super) struct NamedBar {
     pub updates: u64,
     /// Whether it seems to count epochs.
     pub is_outer: bool,
-    /// Steps of the bar as long as another one counts.
+    /// Its steps as long as another bar counts.
     pub marks: Vec<Mark>,
 }
 

@@ -167,7 +167,8 @@ impl Context<'_> {
     fn refuse_for_trl(&self, file: &StudyFile, title: &str) -> Result<(), SpaceError> {
         let evaluation = &file.trial.evaluation;
         let is_mixed = file.data.as_ref().is_some_and(|data| !data.train.sets().is_empty());
-        let keys: [(bool, &[&str], &str); 7] = [
+        let retains = file.data.as_ref().is_some_and(|data| !data.retain.is_empty());
+        let keys: [(bool, &[&str], &str); 9] = [
             (
                 file.target_stack.is_some(),
                 &["target_stack"],
@@ -188,6 +189,16 @@ impl Context<'_> {
                 evaluation.fp32_training,
                 &["trial", "evaluation", "fp32_training"],
                 "are not compared with trainings in fp32 so far; remove it",
+            ),
+            (
+                evaluation.base_kl,
+                &["trial", "evaluation", "base_kl"],
+                "are not compared with the model before the training so far; remove it",
+            ),
+            (
+                retains,
+                &["data", "retain"],
+                "are evaluated on held-out rows alone so far; remove it",
             ),
             (
                 is_mixed,

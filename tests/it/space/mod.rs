@@ -10,5 +10,7 @@ mod meaning;
 mod mistakes;
 /// Recipe files: written, read back, refused.
 mod recipe_file;
+/// Rows that a training has nothing to do with, and metrics of what it makes a model forget.
+mod retain;
 /// Trainers of preferences: their rows, metrics and keys.
 mod trainer;

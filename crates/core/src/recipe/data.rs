@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::TrainingData;
+use super::training_data::OneOrMany;
 use crate::quantity::{self, Count};
 
 /// Data to train and evaluate on.
@@ -29,6 +30,15 @@ pub struct DataSettings {
     )]
     #[schemars(with = "Option<Count>")]
     pub held_out_length: Option<usize>,
+    /// Rows that the training has nothing to do with, as file(s): what a trial's training adds to their loss is the metric
+    /// `retained_loss_increase`. Their format is recognised from their own columns. Nothing is trained on them.
+    #[serde(
+        default,
+        with = "super::training_data::one_or_many",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    #[schemars(with = "OneOrMany")]
+    pub retain: Vec<PathBuf>,
     /// Format of a row; `auto` recognises it from the columns.
     #[serde(default)]
     pub format: DataFormat,

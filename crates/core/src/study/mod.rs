@@ -8,6 +8,7 @@ mod launcher;
 mod metrics;
 mod plan;
 mod request;
+mod spike_cause;
 mod stopped;
 mod trial;
 
@@ -22,5 +23,6 @@ pub use launcher::{KubernetesLauncher, KubernetesVolume, LauncherSettings, Slurm
 pub use metrics::Metrics;
 pub use plan::{AccuracyPlan, MeasurePlan, TrainPlan, TrialPlan};
 pub use request::StudyRequest;
+pub use spike_cause::SpikeCause;
 pub use stopped::{PLANNED_STEPS, bound_of, expected_end_deviation_of, expected_end_of};
 pub use trial::{FailReason, Phase, Trial, TrialNumber, TrialState};

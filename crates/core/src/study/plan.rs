@@ -78,12 +78,33 @@ pub struct AccuracyPlan {
     /// Trains the same recipe in F32 too, and compares the accuracies.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fp32_training: bool,
+    /// Evaluates rows that the training has nothing to do with (`data.retain`), before and behind it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub retained_loss: bool,
+    /// Compares the trained model's next-token distributions with those of the model before the training.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub base_kl: bool,
     /// Answers that it generates, and what scores them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score: Option<Box<ScorePlan>>,
     /// Whether a trial fails where this cannot be measured: an objective or a constraint asks for it.
     #[serde(rename = "accuracy_required", default, skip_serializing_if = "std::ops::Not::not")]
     pub is_required: bool,
+}
+
+impl AccuracyPlan {
+    /// Whether nothing is measured beside the loss.
+    pub fn is_off(&self) -> bool {
+        let Self {
+            check,
+            fp32_training,
+            retained_loss,
+            base_kl,
+            score,
+            is_required: _,
+        } = self;
+        !check && !fp32_training && !retained_loss && !base_kl && score.is_none()
+    }
 }
 
 fn is_zero(number: &u64) -> bool {

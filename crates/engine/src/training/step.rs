@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::PrecisionDecision;
+use super::{PrecisionDecision, SpikeReport};
 use peft_tune_core::recipe::Precision;
 
 /// One finished optimizer step.
@@ -120,6 +120,9 @@ pub trait StepObserver {
     fn evaluation(&mut self, _evaluation: &Evaluation) -> Control {
         Control::Continue
     }
+
+    /// Hears of each spike, and of a divergence, after it was looked into.
+    fn spike(&mut self, _report: &SpikeReport) {}
 }
 
 /// The observer that watches nothing.

@@ -230,11 +230,7 @@ impl<'r> RowsOf<'r> {
         let Some(sets) = sets else {
             return false;
         };
-        let mut is_read = true;
-        for set in sets.iter() {
-            is_read &= self.value(&set.known, None);
-        }
-        is_read
+        sets.iter().fold(true, |all, set| self.value(&set.known, None) && all)
     }
 
     /// The share that is split off.
