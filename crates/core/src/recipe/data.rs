@@ -106,6 +106,15 @@ impl Default for HeldOut {
     }
 }
 
+impl From<Vec<PathBuf>> for HeldOut {
+    fn from(mut files: Vec<PathBuf>) -> Self {
+        match files.len() {
+            1 => Self::File(files.remove(0)),
+            _ => Self::Files(files),
+        }
+    }
+}
+
 /// Layout of one training row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
