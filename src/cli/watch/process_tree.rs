@@ -20,8 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Ticks in a second, on every Linux that programs meet.
-const TICKS_PER_S: f64 = 100.0;
+use peft_tune_engine::profile::disturbance::TICKS_PER_S;
+
 /// Time between two looks at what processes share: the kernel walks all their pages for it.
 const SHARES_EVERY: Duration = Duration::from_secs(30);
 
