@@ -263,11 +263,6 @@ impl Architecture {
         }
     }
 
-    /// The name that transformers and PEFT have for the module or tensor `name` of the language model.
-    pub fn name_in_whole_model(&self, name: &str) -> String {
-        name_within(self.within, name)
-    }
-
     /// Every tensor that a checkpoint must hold.
     pub fn tensors(&self) -> Vec<TensorShape> {
         self.tensors_of(0..self.layers.len())
@@ -358,11 +353,6 @@ impl Architecture {
             vectors: biases + experts[1] + mixing + self.layers.len() * norms + input_norm + self.hidden_size,
             lm_head: if self.tied_embeddings { 0 } else { embedding },
         }
-    }
-
-    /// Parameters that one token is multiplied with: all but those of the experts that it does not go through.
-    pub fn active_parameters(&self) -> usize {
-        self.parameter_count().total() - self.idle_parameters()
     }
 
     /// Weights of the experts that a token does not go through.
