@@ -1,7 +1,8 @@
 //! What trainings make a model forget, as goals and bounds of a study.
 
 use std::path::Path;
-use std::process::Output;
+
+use crate::calls::{quickstart, run, text};
 
 /// Sentences of the language that the quickstart's base model knows, and that its conversations teach nothing of.
 const OTHERS: [&str; 6] = [
@@ -13,25 +14,10 @@ const OTHERS: [&str; 6] = [
     "The bear sleeps beside the harbour.",
 ];
 
-fn peft_tune(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = crate::program();
-    command.args(arguments).current_dir(folder);
-    command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
-}
-
-fn text(output: &Output) -> String {
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
-}
-
 /// Text of a search over a rate at which nothing is learnt and one at which much is, and the folder with its database.
 fn searched(rest: &str) -> (String, tempfile::TempDir) {
     let folder = crate::folders::for_database();
-    let quickstart = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
-    let quickstart = quickstart.display();
+    let quickstart = quickstart();
     let rows = OTHERS.map(|text| serde_json::json!({"text": text}).to_string());
     std::fs::write(folder.path().join("others.jsonl"), rows.join("\n")).unwrap();
     let space = format!(
@@ -41,14 +27,14 @@ fn searched(rest: &str) -> (String, tempfile::TempDir) {
          trial: {{sequence_length: 128, profile_steps: 1, profile_warmup: 1, training_steps: 12, evaluation: {{rows: 8}}}}\n{rest}"
     );
     std::fs::write(folder.path().join("space.yaml"), space).unwrap();
-    let output = peft_tune(folder.path(), &["search", "space.yaml"]);
+    let output = run(folder.path(), &["search", "space.yaml"]);
     assert!(output.status.success(), "{}", text(&output));
     (text(&output), folder)
 }
 
 /// The first column of each row that a query finds.
 fn query(folder: &Path, sql: &str) -> Vec<f64> {
-    let output = peft_tune(folder, &["query", sql, "--format", "csv"]);
+    let output = run(folder, &["query", sql, "--format", "csv"]);
     assert!(output.status.success(), "{}", text(&output));
     let rows = String::from_utf8(output.stdout).unwrap();
     rows.lines().skip(1).map(|row| row.parse().unwrap()).collect()
@@ -119,10 +105,10 @@ baseline: {learning_rate: 1.0e-2}
         !front.is_empty() && front.iter().all(|increase| *increase <= 0.01),
         "{front:?}"
     );
-    let explained = text(&peft_tune(folder, &["explain"]));
+    let explained = text(&run(folder, &["explain"]));
     assert!(explained.contains("retained loss"), "{explained}");
     // A page that says the same.
-    let output = peft_tune(folder, &["report", "--output", "report.html"]);
+    let output = run(folder, &["report", "--output", "report.html"]);
     assert!(output.status.success(), "{}", text(&output));
     let page = std::fs::read_to_string(folder.join("report.html")).unwrap();
     assert!(page.contains("retained_loss_increase"));

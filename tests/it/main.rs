@@ -43,6 +43,8 @@ mod agreement;
 mod baseline;
 /// Budgets of time in a search.
 mod budget;
+/// Calls of the program on real trials; no tests of its own.
+mod calls;
 mod changed_inputs;
 /// Loading model directories: shards, damage, disagreement with the configuration.
 mod checkpoints;
