@@ -147,7 +147,7 @@ pub(super) struct TrialInputs {
     pub(super) data: Arc<PreparedData>,
     /// Findings about the model before the training, of all trials that start as this one does.
     pub(super) untrained: Arc<Untrained>,
-    /// The same about the dense base model, where this trial's is sparse.
+    /// Findings about the dense base model, where this trial's is sparse.
     pub(super) untrained_dense: Arc<Untrained>,
     pub(super) memory: TrialMemory,
     /// Seconds of the loading.
