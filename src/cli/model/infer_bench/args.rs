@@ -26,7 +26,7 @@ pub(in crate::cli) struct Args {
     /// Numbers of fresh adapters of each rank that one base model answers with, in the place of `--adapters`.
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', conflicts_with = "adapter", value_parser = clap::value_parser!(u32).range(2..=1024))]
     pub(super) together: Vec<u32>,
-    /// OpenAI-compatible server to measure instead, such as http://127.0.0.1:8000, through its streamed completions.
+    /// OpenAI-compatible server to measure instead, such as `http://127.0.0.1:8000`, through its streamed completions.
     /// `--model` and `--adapter` are its names for the base model and for the adapter; nothing is stored.
     #[arg(long, value_name = "URL", requires = "prompts", conflicts_with_all = ["precision", "ranks", "adapters", "together", "prompt_lengths", "threads", "device"])]
     pub(super) url: Option<String>,
