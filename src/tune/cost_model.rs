@@ -7,6 +7,7 @@ use crate::tools::Tool;
 use peft_tune_core::plan::Memory;
 use peft_tune_core::predict::{Correction, Imbalance, Prediction, Predictor, RowLengths, Setting, Workload};
 use peft_tune_core::recipe::{Recipe, TrainerKind};
+use peft_tune_core::study::ServePlan;
 
 /// Predictions of what trains a study's trials: of this program's own engine, or of another stack.
 #[derive(Debug)]
@@ -36,6 +37,15 @@ impl CostModel {
         match self {
             Self::Native(predictor) => Self::Native(predictor),
             Self::Stack(costs) => Self::Stack(Box::new(costs.of_trainer(trainer))),
+        }
+    }
+
+    /// Costs of settings whose models are served under this load too. What another stack serves is not predicted.
+    #[must_use]
+    pub(super) fn serving(self, serve: Option<ServePlan>) -> Self {
+        match self {
+            Self::Native(predictor) => Self::Native(Box::new(predictor.with_serving(serve))),
+            Self::Stack(costs) => Self::Stack(costs),
         }
     }
 

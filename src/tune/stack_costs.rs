@@ -153,6 +153,7 @@ impl StackCosts {
             seconds,
             tokens: share * (mean.tokens() * mean.gradient_accumulation * mean.devices) as f64,
             host_bytes: 0,
+            serve_s: None,
         })
     }
 

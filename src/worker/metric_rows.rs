@@ -6,8 +6,8 @@ use peft_tune_core::objective::{
     GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LEAST_LOSS_STEP, LEAST_LOSS_TOKENS, LONGER_TOKENS, LOSS,
     LOSS_BEFORE, LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, LOSS_LONGER, LOSS_RISE, LOSS_ROWS, LOSS_ROWS_IN_ALL,
     LOSS_STANDARD_ERROR, MEASURED_STEPS, MFU, PEAK_MEMORY, REPEAT_WALL_S, RETAINED_LOSS_INCREASE, REWARD_ACCURACY,
-    REWARD_MARGIN, TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY,
-    TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT, TRAIN_TOKENS,
+    REWARD_MARGIN, SERVE_MS_PER_TOKEN, TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT, THROUGHPUT,
+    TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT, TRAIN_TOKENS,
 };
 use peft_tune_core::study::{DISTURBED, NEIGHBOURS, PLANNED_STEPS, THROUGHPUT_INTERVAL};
 
@@ -53,7 +53,7 @@ const fn row(part: MetricPart, name: &'static str, unit: &'static str, about: &'
     }
 }
 
-const ROWS: [MetricRow; 87] = [
+const ROWS: [MetricRow; 91] = [
     row(
         Cost,
         THROUGHPUT,
@@ -157,6 +157,30 @@ const ROWS: [MetricRow; 87] = [
         MFU,
         "",
         "Model FLOPs a second over the peak that the GPU's maker publishes; absent where that is not known.",
+    ),
+    row(
+        Cost,
+        SERVE_MS_PER_TOKEN,
+        "ms",
+        "Where it is asked for: median time from one token of every sequence to the next, of a model served under the load of `serve`.",
+    ),
+    row(
+        Cost,
+        "serve_first_token_ms",
+        "ms",
+        "Median time of reading the prompts there.",
+    ),
+    row(
+        Cost,
+        "serve_tokens_per_s",
+        "tokens/s",
+        "Generated tokens a second of all sequences there.",
+    ),
+    row(
+        Cost,
+        "serve_s",
+        "s",
+        "Time of measuring that; 0 where a setting that is served alike had been measured.",
     ),
     row(
         Training,

@@ -277,6 +277,7 @@ fn plan(measured: u64, trained: u64) -> TrialPlan {
         measure: (measured > 0).then_some(MeasurePlan {
             steps: measured,
             max_warmup_steps: 1,
+            serve: None,
         }),
         train: (trained > 0).then_some(TrainPlan {
             length: TrainingLength::Steps(trained),

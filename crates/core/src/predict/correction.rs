@@ -125,6 +125,7 @@ mod tests {
             },
             tokens: 100.0,
             host_bytes: 0,
+            serve_s: None,
         }
     }
 

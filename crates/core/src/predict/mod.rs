@@ -31,6 +31,7 @@ mod predictor;
 mod roofline;
 mod seconds;
 mod segment;
+mod serving;
 pub mod stack;
 mod step;
 mod step_costs;
