@@ -36,6 +36,8 @@ pub struct StackCosts {
 struct StepCosts {
     bytes: Bytes,
     seconds: Seconds,
+    /// Seconds in which devices wait for their link.
+    link_s: f64,
 }
 
 /// How far predicted memory may be off.
@@ -143,14 +145,17 @@ impl StackCosts {
             None => (setting.clone(), (setting, 1.0)),
         };
         let bytes = self.step(&longest)?.bytes;
-        let seconds = match (self.knows_speed, self.is_on_host()) {
-            (true, true) => of_processes(self.step(&mean)?.seconds, mean.devices),
-            (true, false) => self.step(&mean)?.seconds,
-            (false, _) => Seconds::default(),
+        let (seconds, link_s) = match self.knows_speed {
+            true => {
+                let step = self.step(&mean)?;
+                (step.seconds, step.link_s)
+            }
+            false => (Seconds::default(), 0.0),
         };
         Ok(Prediction {
             bytes,
             seconds,
+            link_s,
             tokens: share * (mean.tokens() * mean.gradient_accumulation * mean.devices) as f64,
             host_bytes: 0,
         })
@@ -163,25 +168,9 @@ impl StackCosts {
             Ok(StepCosts {
                 bytes: prediction.memory.by_category(),
                 seconds: prediction.seconds.unwrap_or_default(),
+                link_s: prediction.link_s,
             })
         })
-    }
-}
-
-/// Seconds of a step whose devices are so many processes that divide one processor.
-fn of_processes(step: Seconds, processes: u64) -> Seconds {
-    let times = |seconds: f64| seconds * processes as f64;
-    let Seconds {
-        products,
-        adapters,
-        attention,
-        passes,
-    } = step;
-    Seconds {
-        products: times(products),
-        adapters: times(adapters),
-        attention: times(attention),
-        passes: times(passes),
     }
 }
 

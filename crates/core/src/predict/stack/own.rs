@@ -53,6 +53,7 @@ impl OwnEngine {
             process_bytes: peak + outside,
             outside_bytes: outside,
             seconds,
+            link_s: predicted.link_s,
             tokens_per_s: seconds.map(|seconds| predicted.tokens / seconds.total()),
             verdict: self.device.map(|device| {
                 let unproven = (!device.is_host()).then_some(NOT_COMPARED);

@@ -11,7 +11,6 @@ use super::model::Model;
 use super::setting::Sharing;
 use super::tape::Cost;
 use super::{ModelShape, StackError, StackSetting};
-use crate::predict::data_sheet::LINK;
 use crate::predict::{OpKind, Seconds};
 
 /// Needs of a training, and how fast it is.
@@ -25,6 +24,8 @@ pub struct StackPrediction {
     pub outside_bytes: u64,
     /// Seconds of a step: of products, whatever their operands, and of passes, with the time that Python takes; absent without a device.
     pub seconds: Option<Seconds>,
+    /// Seconds of these in which devices wait for their link; 0 on one, and without a device.
+    pub link_s: f64,
     /// Tokens of all devices a second, padding counted; absent without a device.
     pub tokens_per_s: Option<f64>,
     /// Verdict on whether the training fits, where there is a device.
@@ -105,7 +106,8 @@ pub fn predict(
     let outside = outside_bytes(setting.devices, device);
     let capacity = device.map(|device| device.usable_bytes().saturating_sub(outside));
     let traced = trace(&model, capacity);
-    let seconds = device.map(|device| step_seconds(&model, &traced, device));
+    let step = device.map(|device| StepSeconds::of(&model, &traced, device));
+    let seconds = step.map(|step| step.all);
     let tokens = (setting.tokens() * setting.gradient_accumulation * setting.devices) as f64;
     let memory = traced.memory;
     Ok(StackPrediction {
@@ -116,6 +118,7 @@ pub fn predict(
         outside_bytes: outside,
         tokens_per_s: seconds.map(|seconds| tokens / seconds.total()),
         seconds,
+        link_s: step.map_or(0.0, |step| step.link_s),
         verdict: device.map(|device| verdict(&model, &memory, outside, device)),
         memory,
     })
@@ -177,11 +180,34 @@ pub(super) fn verdict_of(least: u64, reserve: u64, usable: u64, unproven: Option
 }
 
 /// Seconds of a step: micro-batches, update, and what devices tell each other.
-fn step_seconds(model: &Model, traced: &Traced, device: StackDevice) -> Seconds {
+#[derive(Clone, Copy, Debug)]
+struct StepSeconds {
+    all: Seconds,
+    /// Seconds of all in which devices wait for their link.
+    link_s: f64,
+}
+
+impl StepSeconds {
+    fn of(model: &Model, traced: &Traced, device: StackDevice) -> Self {
+        let setting = &model.setting;
+        let micro_batch = seconds_of(model, &traced.micro_batch, device);
+        let update = seconds_of(model, &traced.update, device);
+        // Processes on a host divide its processor.
+        let processes = if device.is_host() { setting.devices as f64 } else { 1.0 };
+        let times = setting.gradient_accumulation as f64;
+        let link_s = link_seconds(model, device);
+        let all = Seconds {
+            products: processes * (times * micro_batch.products + update.products),
+            passes: processes * (times * micro_batch.passes + update.passes) + link_s,
+            ..Seconds::default()
+        };
+        Self { all, link_s }
+    }
+}
+
+/// Seconds of a step in which devices wait for each other's weights and gradients.
+fn link_seconds(model: &Model, device: StackDevice) -> f64 {
     let setting = &model.setting;
-    let micro_batch = seconds_of(model, &traced.micro_batch, device);
-    let update = seconds_of(model, &traced.update, device);
-    let times = setting.gradient_accumulation as f64;
     let [shared, ..] = setting.shares();
     // Weights are gathered in each pass, forward or backward; gradients are added up once a step.
     let passes = 2 + setting.comparison.own_passes + setting.comparison.reference_passes;
@@ -189,21 +215,12 @@ fn step_seconds(model: &Model, traced: &Traced, device: StackDevice) -> Seconds 
         .iter()
         .map(|(elements, width)| elements * width)
         .sum();
-    let gathered = match shared > 1 {
-        true => passes as f64 * times * (model.layer_bytes() * model.shape.layers) as f64,
-        false => 0.0,
-    };
-    let sent = match setting.devices > 1 {
-        true => gathered + 2.0 * trained as f64,
-        false => 0.0,
-    };
+    let times = setting.gradient_accumulation as f64;
+    let gathered = passes as f64 * times * (model.layer_bytes() * model.shape.layers) as f64;
+    let link = device.sheet.link();
     // What computing does not hide.
     let uncovered = if setting.sharing == Sharing::Copies { 0.3 } else { 0.5 };
-    Seconds {
-        products: times * micro_batch.products + update.products,
-        passes: times * micro_batch.passes + update.passes + sent / LINK * uncovered,
-        ..Seconds::default()
-    }
+    uncovered * (link.gather_s(gathered, shared) + link.sum_s(trained as f64, setting.devices))
 }
 
 /// Part of a step's time that an op belongs to.
@@ -433,6 +450,22 @@ mod tests {
         };
         let [shared, copied] = [Sharing::Full, Sharing::Copies].map(of_reference);
         assert!(shared > copied * (1.0 + 1e-6), "{shared} {copied}");
+    }
+
+    #[test]
+    fn devices_wait_for_the_link_that_their_sheet_has() {
+        let link_s = |name: &str, devices| {
+            let mut setting = tiled();
+            (setting.devices, setting.sharing) = (devices, Sharing::Full);
+            let gpu = StackDevice {
+                sheet: device(name).unwrap(),
+            };
+            predict(&shape(32_000), &setting, Some(gpu)).unwrap().link_s
+        };
+        assert_eq!(link_s("A100 80GB", 1), 0.0);
+        // Three quarters of 300 GB/s over 60% of 31.5.
+        let times = link_s("A100 80GB PCIe", 8) / link_s("A100 80GB", 8);
+        assert!((times - 11.9).abs() < 0.01, "{times}");
     }
 
     #[test]
