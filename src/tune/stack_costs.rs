@@ -9,7 +9,7 @@ use super::remembered::Remembered;
 use crate::tools::Tool;
 use peft_tune_core::predict;
 use peft_tune_core::predict::stack::{ModelShape, StackDevice, StackSetting};
-use peft_tune_core::predict::{Bytes, Correction, Prediction, RowLengths, Seconds};
+use peft_tune_core::predict::{Bytes, Correction, Link, Prediction, RowLengths, Seconds};
 use peft_tune_core::recipe::{BatchSettings, Recipe, TrainerKind};
 
 /// Relative deviation of a step's predicted time before any trial: data sheets say little of what is reached, and the ceilings of a
@@ -105,6 +105,11 @@ impl StackCosts {
     /// Whether trials run in the host's memory.
     pub(super) fn is_on_host(&self) -> bool {
         self.device.is_some_and(|device| device.is_host())
+    }
+
+    /// Link between several of the trials' devices, where they are known.
+    pub(super) fn link(&self) -> Option<Link> {
+        self.device.map(|device| device.sheet.link())
     }
 
     /// Bytes of the device that a process takes beside its tensors.
@@ -330,7 +335,13 @@ mod tests {
             );
             assert_eq!(both.tokens.to_bits(), (2.0 * one.tokens).to_bits());
             // What they tell one another comes on top.
-            assert!(both.seconds.total() >= times * one.seconds.total());
+            let told = both.seconds.total() - times * one.seconds.total();
+            assert!(
+                (told - both.link_s).abs() < 1e-9 && told > 0.0,
+                "{told} {}",
+                both.link_s
+            );
+            assert_eq!(one.link_s, 0.0);
         }
     }
 

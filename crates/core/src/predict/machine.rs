@@ -31,7 +31,7 @@ impl Machine {
     }
 
     /// Link between several such devices; `None` where they are parts of one host, or nothing is known of it.
-    pub(super) fn link(&self) -> Option<Link> {
+    pub fn link(&self) -> Option<Link> {
         match self {
             Self::DataSheet(sheet) => Some(sheet.link()),
             Self::Measured(_) | Self::Unmeasured(_) => None,

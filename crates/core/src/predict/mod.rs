@@ -30,6 +30,7 @@ mod padding;
 mod prediction;
 mod predictor;
 mod roofline;
+mod scaling;
 mod seconds;
 mod segment;
 pub mod stack;
@@ -59,6 +60,7 @@ pub use op::{Module, Op, OpKind, Pass, Product, Right, Stage, Work, delta_rule_f
 pub use padding::{mean_longest, padding_share};
 pub use prediction::{Imbalance, Prediction, Setting};
 pub use predictor::Predictor;
+pub use scaling::{LINK_BOUND, Scaling, StepSpeed};
 pub use seconds::Seconds;
 pub use segment::{Models, Segment, StepModel, TrainedModel};
 pub use step_costs::{KindCosts, PartCosts, StepCosts};

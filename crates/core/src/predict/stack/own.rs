@@ -6,8 +6,9 @@ use super::heap::{KINDS, Kind};
 use super::limits::{LENGTHS, MOST_ROWS, largest, named, parts, saving};
 use super::memory::{PhasePeak, StackMemory};
 use super::predictor::{StackPrediction, outside_bytes, verdict_of};
+use super::scaled::scaling_of;
 use super::{Lever, Limits};
-use crate::predict::Host;
+use crate::predict::{Host, Scaling};
 use crate::recipe::{
     Checkpointing, OptimizerKind, OptimizerOffload, Precision, PrecisionSchedule, Recipe, Sharding, WeightSparsity,
 };
@@ -61,6 +62,21 @@ impl OwnEngine {
             }),
             memory: memory(&predicted.bytes),
         })
+    }
+
+    /// The speed of a recipe on its devices against that on one; `None` for one device, and without a device that is known.
+    ///
+    /// # Errors
+    /// A recipe that does not fit the model.
+    pub fn scaling(&self, recipe: &Recipe) -> Result<Option<Scaling>, PredictError> {
+        let (devices, Some(device)) = (recipe.batch.devices as u64, self.device) else {
+            return Ok(None);
+        };
+        if devices <= 1 {
+            return Ok(None);
+        }
+        let (one, all) = (self.predict(&recipe.on_one_device())?, self.predict(recipe)?);
+        Ok(scaling_of(devices, device, &one, &all))
     }
 
     /// Bytes of the host's memory that updates take beside a GPU.
