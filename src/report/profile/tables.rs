@@ -148,7 +148,7 @@ fn data_line(waits: &DataWaits) -> String {
     let preparing = format!("{} to prepare a step's rows", time(waits.preparing_s));
     let compute = format!("the model waits for data {} of the time", percent(waits.compute_waits));
     match waits.prefetch_depth {
-        0 => format!("{preparing}, within the step (prefetch_depth 0); {compute}"),
+        0 => format!("{preparing}, within the step, as nothing is read ahead; {compute}"),
         depth => format!(
             "{preparing}, up to {depth} ahead; {compute}, data for the model {}",
             percent(waits.data_waits)
