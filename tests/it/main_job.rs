@@ -104,7 +104,7 @@ fn a_search_ends_in_a_front_a_database_and_a_config() {
     assert_eq!(summary["trials"]["complete"], 6, "nothing is left to run");
 }
 
-/// On Linux processes of one trial share memory.
+/// Processes of one trial share memory on Linux alone.
 #[cfg(target_os = "linux")]
 #[test]
 fn trials_on_several_devices_stand_beside_those_on_one() {

@@ -10,7 +10,7 @@
 //! | b | bytes of the whole tensor |
 //! | r | bytes a second, one way, that a collective reaches |
 //!
-//! In a ring each device sends and receives b (n - 1) / n in a gather, and twice that in a sum.
+//! Each device of a ring sends and receives b (n - 1) / n in a gather, and twice that in a sum.
 
 use std::fmt;
 

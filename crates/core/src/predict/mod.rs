@@ -29,6 +29,7 @@ mod optimizer_state;
 mod padding;
 mod prediction;
 mod predictor;
+mod published_rate;
 mod roofline;
 mod scaling;
 mod seconds;
@@ -60,6 +61,9 @@ pub use op::{Module, Op, OpKind, Pass, Product, Right, Stage, Work, delta_rule_f
 pub use padding::{mean_longest, padding_share};
 pub use prediction::{Imbalance, Prediction, Setting};
 pub use predictor::Predictor;
+pub use published_rate::{
+    AskedRate, NearRate, NoPublishedRate, PUBLISHED_RATES, PublishedRate, TuningMethod, nearest_rate,
+};
 pub use scaling::{LINK_BOUND, Scaling, StepSpeed};
 pub use seconds::Seconds;
 pub use segment::{Models, Segment, StepModel, TrainedModel};
