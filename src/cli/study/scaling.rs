@@ -30,7 +30,7 @@ pub(in crate::cli) async fn scaling_of(
     }))
 }
 
-/// Findings that the link is the bottleneck, as a page has findings of profiles.
+/// Findings that devices wait for their link, or for each other, as a page has findings of profiles.
 pub(super) fn link_findings(scaling: &[MeasuredScaling]) -> impl Iterator<Item = Finding> {
     scaling.iter().filter_map(|one| {
         let gain = one.link_bound_gain()?;
@@ -38,7 +38,11 @@ pub(super) fn link_findings(scaling: &[MeasuredScaling]) -> impl Iterator<Item =
             trial: one.trial.0,
             rule: "link bound".to_owned(),
             evidence: one.to_string(),
-            change: "larger micro-batches, or more of them in a step".to_owned(),
+            change: match one.divides_processor {
+                true => "fewer processes, as they divide one processor",
+                false => "larger micro-batches, or more of them in a step",
+            }
+            .to_owned(),
             metric: "throughput".to_owned(),
             predicted_gain: Some(gain),
             measured_gain: None,
