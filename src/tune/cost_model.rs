@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::stack_costs::StackCosts;
 use crate::tools::Tool;
 use peft_tune_core::plan::Memory;
-use peft_tune_core::predict::{Correction, Imbalance, Prediction, Predictor, RowLengths, Setting, Workload};
+use peft_tune_core::predict::{
+    Correction, Imbalance, Prediction, Predictor, RowLengths, Scaling, Setting, StepSpeed, Workload,
+};
 use peft_tune_core::recipe::{Recipe, TrainerKind};
 use peft_tune_core::study::ServePlan;
 
@@ -104,6 +106,22 @@ impl CostModel {
             workload: &workload,
         };
         Ok(predictor.predict(&setting).map_err(|error| error.to_string())?)
+    }
+
+    /// The speed of a recipe on its devices against that on one; `None` for one device, where a speed is not known, and for a recipe
+    /// that cannot be predicted on one.
+    pub(super) fn scaling(&self, recipe: &Recipe, rows: Option<&RowLengths>) -> Option<Scaling> {
+        let devices = recipe.batch.devices as u64;
+        if devices <= 1 {
+            return None;
+        }
+        let link = match self {
+            Self::Native(predictor) => predictor.machine().link(),
+            Self::Stack(costs) => costs.link(),
+        };
+        let one = self.predict(&recipe.on_one_device(), rows).ok()?;
+        let all = self.predict(recipe, rows).ok()?;
+        Scaling::new(devices, link, StepSpeed::from(&one), StepSpeed::from(&all))
     }
 
     /// The cost of crowding at experts; `None` for a model without experts, a machine whose speed is not known, a recipe that cannot be

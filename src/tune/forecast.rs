@@ -12,7 +12,7 @@ use super::{TargetForecast, TrainingRows};
 use crate::space::{Study, recipe_for};
 use crate::tools::Tool;
 use peft_tune_core::objective::{Bound, PEAK_MEMORY, SERVE_MS_PER_TOKEN, THROUGHPUT, is_of_target};
-use peft_tune_core::predict::{Correction, Imbalance, Prediction, RowLengths, Uncertain};
+use peft_tune_core::predict::{Correction, Imbalance, Prediction, RowLengths, Scaling, Uncertain};
 use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{EpochSteps, Recipe};
 use peft_tune_core::space::Parameter;
@@ -179,6 +179,13 @@ impl Forecast {
     pub fn imbalance(&self, params: &Params) -> Option<Imbalance> {
         let recipe = recipe_for(&self.study, params).ok()?;
         self.costs.imbalance(&recipe, self.rows_of(&recipe))
+    }
+
+    /// The speed of a setting on its devices against that on one; `None` for one device, where a speed is not known, and for a
+    /// setting that cannot be predicted.
+    pub fn scaling(&self, params: &Params) -> Option<Scaling> {
+        let recipe = recipe_for(&self.study, params).ok()?;
+        self.costs.scaling(&recipe, self.rows_of(&recipe))
     }
 
     /// Rows of a recipe; `None` where their lengths are not known.

@@ -9,6 +9,10 @@ pub const THROUGHPUT: &str = "throughput";
 pub const PEAK_MEMORY: &str = "peak_memory";
 /// Name of the loss metric: mean cross-entropy in nats per target token on the held-out set.
 pub const LOSS: &str = "loss";
+/// Name of the metric that holds the median seconds of a measured step.
+pub const STEP_S: &str = "step_s";
+/// Name of the metric that holds the seconds of it in which the first of several devices waited for the gradients of others.
+pub const LINK_S: &str = "link_s";
 /// Name of the metric that holds the model FLOPs a second over the peak that the GPU's maker publishes for the compute dtype.
 pub const MFU: &str = "mfu";
 /// Name of the metric that holds the energy of a trained token, of a GPU and, where it may be read, of the processor.

@@ -13,7 +13,7 @@ use crate::space::Study;
 use crate::tools::Tool;
 use crate::tune::{CostSurvey, Forecast, FullTraining, SurveyedSetting};
 use peft_tune_core::objective::SERVE_MS_PER_TOKEN;
-use peft_tune_core::predict::{DataSheet, Imbalance, WorkerPrice};
+use peft_tune_core::predict::{DataSheet, Imbalance, Scaling, WorkerPrice};
 
 /// A speed that was measured beside other programs: nothing is put in order by it.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -137,6 +137,9 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
             ),
         );
     }
+    if let Some(scaling) = fastest_scaling(plan) {
+        line("devices", scaling.to_string());
+    }
     if let Some(offload) = offload_text(study, survey, *is_host) {
         line("host memory", offload);
     }
@@ -161,6 +164,14 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
         }
     }
     text
+}
+
+/// Scaling of the fastest setting that fits and has several devices.
+fn fastest_scaling(plan: &StudyPlan<'_>) -> Option<Scaling> {
+    // Where no speed is known, none would be found among all of them.
+    plan.survey.fastest()?;
+    let mut fitting = plan.survey.settings.iter().filter(|one| one.fits);
+    fitting.find_map(|one| plan.forecast.scaling(&one.params))
 }
 
 /// What updates take of the host's memory, where some setting has them or their states there.
@@ -262,6 +273,7 @@ pub(super) fn to_json(plan: &StudyPlan<'_>, top: usize) -> serde_json::Result<St
             "host_memory": one.prediction.host_bytes,
             "seconds_by_part": one.prediction.seconds,
             "tokens_per_step": one.prediction.tokens,
+            "scaling": forecast.scaling(&one.params),
             "full_training_s": training.map(|training| training.seconds),
             "full_training_usd": training_usd,
         })

@@ -16,6 +16,7 @@ use super::{baseline_file, detach, dry_run, engine_choice, search_price, target_
 use crate::cli::CliError;
 use crate::cli::data::learning_rate;
 use crate::cli::study::costs::costs_of;
+use crate::cli::study::scaling::scaling_of;
 use crate::cli::study::track::Tracking;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::signals::Signals;
@@ -193,6 +194,7 @@ async fn run_study(
     let stored = store.studies().find(Some(&study.name)).await?;
     let found = SearchResult {
         costs: costs_of(&store, &stored, &history, None).await?,
+        scaling: scaling_of(&store, id, &history).await?,
         problem,
         prior,
         confirmed,

@@ -21,6 +21,8 @@ pub struct Prediction {
     pub bytes: Bytes,
     /// Seconds of a step; zero where the machine's speed is not known.
     pub seconds: Seconds,
+    /// Seconds of these in which GPUs wait for their link; 0 on one device, and on a host.
+    pub link_s: f64,
     /// Tokens of a step.
     pub tokens: f64,
     /// Bytes of the host's memory that the updates of a training on a GPU take, of all devices together; 0 where the device has all, or is the

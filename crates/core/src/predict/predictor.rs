@@ -101,6 +101,13 @@ impl Predictor {
             bytes,
             seconds,
             tokens: mean.tokens() * setting.recipe.batch.micro_batches() as f64,
+            link_s: match seconds.total() > 0.0 {
+                true => {
+                    let micro_batches = self.machine.micro_batches_in_turn(setting.recipe);
+                    self.trace(&network, setting.recipe, mean).link_s(micro_batches)
+                }
+                false => 0.0,
+            },
             host_bytes: match self.machine.host().memory() {
                 Memory::Device => host_bytes(&network, setting.recipe),
                 Memory::Host => 0,
@@ -120,6 +127,7 @@ impl Predictor {
         Ok(Prediction {
             bytes: own.bytes.higher(bytes),
             seconds: own.seconds.mixed(&seconds, share),
+            link_s: own.link_s,
             tokens: own.tokens,
             host_bytes: own.host_bytes,
             serve_s,
@@ -298,6 +306,7 @@ impl Predictor {
             network,
             recipe,
             host: self.machine.host(),
+            link: self.machine.link(),
             stream,
             compute: recipe.precision,
             trainings: 1,
