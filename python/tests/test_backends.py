@@ -1301,7 +1301,7 @@ class Bases(unittest.TestCase):
 
     def test_bytes_of_8_bits_are_counted_where_the_weights_have_them_still(self):
         layer = StandInLinear8bit()
-        self.assertEqual(base_model.frozen_bytes_of(layer), 24)
+        self.assertEqual(base_model.frozen_bytes_of(device.tensors_of(layer), base_model.scales_of(layer)), 24)
         self.assertIsNotNone(layer.weight.SCB)
 
     def test_scales_that_are_quantized_themselves_are_counted(self):

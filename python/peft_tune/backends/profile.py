@@ -127,7 +127,7 @@ class Profiling:
         made = self.made
         states = made.optimizer.state.values() if made.optimizer is not None else []
         of_states = [value for state in states for value in state.values() if hasattr(value, "untyped_storage")]
-        return [*made.model.parameters(), *made.model.buffers(), *of_states]
+        return [*devices.tensors_of(made.model), *of_states]
 
     # What is told.
 
@@ -267,7 +267,7 @@ class Profiling:
     def _memory(self, made):
         """The peak of the recorded steps in its parts. What is no tensor that has a name is an activation, or lives for a moment."""
         peak, whole = self.device.recorded_peak(self.recorder, self.held_bytes)
-        of_model, trained = devices.bytes_of([*made.model.parameters(), *made.model.buffers()]), trained_bytes(made.model)
+        of_model, trained = devices.bytes_of(devices.tensors_of(made.model)), trained_bytes(made.model)
         parts = {"base": of_model, "adapters": 0}
         if self.settings.model.use_peft:
             parts = {"base": of_model - trained, "adapters": trained}

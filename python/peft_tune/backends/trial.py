@@ -191,7 +191,7 @@ class TrialRun:
             train_sampling_strategy="sequential",
         )
         models = [made.model, getattr(made, "ref_model", None)]
-        tensors = [tensor for model in models if model for tensor in [*model.parameters(), *model.buffers()]]
+        tensors = [tensor for model in models if model for tensor in devices.tensors_of(model)]
         held = devices.bytes_of(tensors)
         del models, tensors
         self.metrics["base_memory_bytes"] = self.base_bytes

@@ -1,5 +1,7 @@
 //! axolotl's YAML.
 
+use std::path::PathBuf;
+
 use serde_json::Value;
 
 use super::keys::NO_WARMUP;
@@ -372,15 +374,11 @@ fn template(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
 
 fn held_out(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
-    let mut all = Vec::new();
+    let mut all: Vec<PathBuf> = Vec::new();
     for set in keys.items("test_datasets", "test_datasets.") {
         all.extend(reader.files_of_set(&set, "path", "test_datasets.path")?);
     }
     let share = reader.held_out_share(keys, "val_set_size")?;
-    reader.recipe.data.held_out = match (share, all.len()) {
-        (Some(share), _) => HeldOut::Fraction(share),
-        (None, 1) => HeldOut::File(all.remove(0)),
-        (None, _) => HeldOut::Files(all),
-    };
+    reader.recipe.data.held_out = share.map_or_else(|| all.into(), HeldOut::Fraction);
     Ok(())
 }

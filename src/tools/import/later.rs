@@ -11,7 +11,7 @@ impl Imported {
         self.read_share(asked.read, rows);
         let read = rows.map(|rows| rows.min(self.recipe.data.max_rows.unwrap_or(usize::MAX) as u64));
         self.hold_out(asked.held_out, read);
-        let trained = read.map(|rows| rows - held_out_of(&self.recipe.data.held_out, rows));
+        let trained = read.map(|rows| rows - self.recipe.data.held_out.count_of(rows));
         self.evaluate(&asked, trained);
         trained
     }
@@ -78,12 +78,4 @@ impl Imported {
 
 fn untold(what: &str, key: &str) -> String {
     format!("{what}, and the number of rows is not known here: write `{key}`")
-}
-
-/// Rows of so many that are held out as a share of them, as the engine rounds it.
-fn held_out_of(held_out: &HeldOut, rows: u64) -> u64 {
-    match held_out {
-        HeldOut::Fraction(fraction) if rows >= 2 => ((rows as f64 * fraction).round() as u64).clamp(1, rows - 1),
-        HeldOut::Fraction(_) | HeldOut::File(_) | HeldOut::Files(_) => 0,
-    }
 }

@@ -190,12 +190,12 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             train.push(folder);
         } else if let Some(files) = SplitFiles::of_folder(&folder, [&training, &evaluation]) {
             train.extend(files.train);
-            reader.recipe.data.held_out = held_out_of(files.held_out);
+            reader.recipe.data.held_out = files.held_out.into();
         } else if let Some(on_hub) = hub_set(&name, configuration.clone(), Some(&training)) {
             train.push(on_hub);
             let evaluates = keys.text("eval_strategy")?.is_some_and(|strategy| strategy != "no");
             let evaluated = hub_set(&name, configuration, Some(&evaluation)).filter(|_| evaluates);
-            reader.recipe.data.held_out = held_out_of(evaluated.into_iter().collect());
+            reader.recipe.data.held_out = Vec::from_iter(evaluated).into();
         } else {
             reader.not_a_file("dataset_name", &name);
         }
@@ -218,14 +218,6 @@ fn template(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let field = keys.text("dataset_text_field")?;
     rename(&mut reader.recipe.data, "text", field);
     Ok(())
-}
-
-/// Held-out rows in files; nothing is said of them where there is none.
-fn held_out_of(mut files: Vec<PathBuf>) -> HeldOut {
-    match files.len() {
-        1 => HeldOut::File(files.remove(0)),
-        _ => HeldOut::Files(files),
-    }
 }
 
 /// Which tokens count, and what that says of the rows.

@@ -448,6 +448,11 @@ pub fn name_within(within: Option<&str>, name: &str) -> String {
     }
 }
 
+/// The names that the module or tensor `name` of a language model may have in a whole model, wherever that keeps it.
+pub fn names_in_whole_models(name: &str) -> [String; 2] {
+    PLACES.map(|(module, _)| name_within(Some(module), name))
+}
+
 /// The name in the language model alone of a module or tensor that a multimodal model calls `name`; `name` itself where
 /// it is no part of one.
 pub fn name_alone(name: &str) -> String {

@@ -55,7 +55,6 @@ pub use grid::Grid;
 pub use host::Host;
 pub use host_update::HostRates;
 pub use link::{Link, LinkKind};
-pub use list_price::{LIST_PRICES, ListPrice, list_price};
 pub use machine::Machine;
 pub use memory_category::{Bytes, MEMORY_CATEGORIES, MemoryCategory};
 pub use op::{Module, Op, OpKind, Pass, Product, Right, Stage, Work, delta_rule_flops};

@@ -89,11 +89,29 @@ impl HeldOut {
             Self::Files(paths) => paths,
         }
     }
+
+    /// Rows of so many that are held out as a fraction of them: at least one and not all, and none of fewer than two. 0 where
+    /// files have them.
+    pub fn count_of(&self, rows: u64) -> u64 {
+        match self {
+            Self::Fraction(fraction) if rows >= 2 => ((rows as f64 * fraction).round() as u64).clamp(1, rows - 1),
+            Self::Fraction(_) | Self::File(_) | Self::Files(_) => 0,
+        }
+    }
 }
 
 impl Default for HeldOut {
     fn default() -> Self {
         Self::Fraction(0.1)
+    }
+}
+
+impl From<Vec<PathBuf>> for HeldOut {
+    fn from(mut files: Vec<PathBuf>) -> Self {
+        match files.len() {
+            1 => Self::File(files.remove(0)),
+            _ => Self::Files(files),
+        }
     }
 }
 

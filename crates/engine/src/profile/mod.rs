@@ -49,7 +49,7 @@ pub use profile_error::ProfileError;
 pub use profile_inputs::{ProfileInputs, ProfileSettings, StepLog};
 pub use reference::Reference;
 pub use requests::{RequestLoad, RequestPoint, measure_requests};
-pub use resident::{peak_resident_bytes, reset_peak_resident, resident_bytes};
+pub use resident::{field_bytes, own_status_bytes, peak_resident_bytes, reset_peak_resident, resident_bytes};
 pub use sample::DeviceSample;
 pub use steady::{Median, Throughput, WarmupDetector, median};
 pub use tensorboard::{HparamValue, TensorBoard, TrialLog, TrialStart};

@@ -208,7 +208,7 @@ impl ScriptRows {
                 if held_out.first.is_some() || held_out.share.is_some() {
                     notes.push("a part of the held-out rows is evaluated there, and here all of them".to_owned());
                 }
-                files(held_out.sets.concat())
+                held_out.sets.concat().into()
             }
             (None, None) => HeldOut::Files(Vec::new()),
         };
@@ -222,13 +222,6 @@ impl ScriptRows {
             columns,
             notes,
         }
-    }
-}
-
-fn files(mut all: Vec<PathBuf>) -> HeldOut {
-    match all.len() {
-        1 => HeldOut::File(all.remove(0)),
-        _ => HeldOut::Files(all),
     }
 }
 
