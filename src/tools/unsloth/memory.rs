@@ -1,6 +1,6 @@
 //! What unsloth holds, read from unsloth and unsloth_zoo 2026.10.
 
-use crate::tools::import::{Reader, Script, StackFileError, choices};
+use crate::tools::import::{Reader, Script, StackFileError, choices, on_one_line};
 use peft_tune_core::predict::stack::{LossForm, OwnLayers, Raised, Recompute, StackBehaviour, StackRefusal, Unable};
 use peft_tune_core::recipe::TargetModules;
 
@@ -56,8 +56,8 @@ const RETURNS_LOGITS: &str = "UNSLOTH_RETURN_LOGITS";
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     choices::of_trainer(reader, "attn_implementation")?;
     reader.choices.fused = reader.keys.flag("use_liger_kernel")?.unwrap_or(false);
-    if reader.script.is_some_and(returns_logits) {
-        reader.choices.loss = Some(LossForm::InPlace);
+    if let Some(script) = reader.script {
+        logits(reader, script);
     }
     whole_embedding(reader);
     if reader.recipe.precision.is_quantized() {
@@ -90,9 +90,17 @@ fn whole_embedding(reader: &mut Reader<'_>) {
     ));
 }
 
-/// Whether the variable is 1 when a script trains.
-fn returns_logits(script: &Script) -> bool {
-    script.environment.get(RETURNS_LOGITS).is_some_and(|value| value == "1")
+/// Takes logits as a whole where the variable is 1 when a script trains. A notebook's `%env` has no comments, and takes them for a part of
+/// the value.
+fn logits(reader: &mut Reader<'_>, script: &Script) {
+    match script.environment.get(RETURNS_LOGITS).map(String::as_str) {
+        Some("1") => reader.choices.loss = Some(LossForm::InPlace),
+        Some(value) if value.starts_with('1') => reader.assume(format!(
+            "`{RETURNS_LOGITS}` is `{}` there, with its comment, which unsloth does not take for 1: logits are counted in parts",
+            on_one_line(value)
+        )),
+        _ => {}
+    }
 }
 
 #[cfg(test)]
@@ -167,6 +175,7 @@ mod tests {
         for line in [
             "# os.environ['UNSLOTH_RETURN_LOGITS'] = '1'",
             "os.environ['UNSLOTH_RETURN_LOGITS'] = '0'",
+            "%env UNSLOTH_RETURN_LOGITS=1 # logits",
             "os.environ['UNSLOTH_RETURN_LOGITS'] = '1'\nos.environ['UNSLOTH_RETURN_LOGITS'] = '0'",
             "if False:\n    os.environ['UNSLOTH_RETURN_LOGITS'] = '1'",
             "text = 'os.environ[\"UNSLOTH_RETURN_LOGITS\"] = 1'",
