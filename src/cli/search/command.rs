@@ -21,6 +21,7 @@ use crate::cli::study::track::Tracking;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::signals::Signals;
 use crate::space::{Backend, Study, WarmStart};
+use crate::tools::Tool;
 use crate::tune::{Ending, Interrupt, LackOfTime, TunerParts};
 use peft_tune_search::{Knowledge, Prior, Problem, Sampler};
 
@@ -43,7 +44,8 @@ pub(in crate::cli) fn run(mut args: Args) -> Result<(), CliError> {
         study.warm_start = WarmStart::Alike;
     }
     if let Some(path) = &args.baseline {
-        study.baseline = baseline_file::read(path)?;
+        let stack = args.stack.as_deref().map(Tool::from_name).transpose();
+        study.baseline = baseline_file::read(path, stack.map_err(CliError::bad_input)?)?;
         baseline_file::settle_trainer(path, &mut study.baseline, study.base.as_ref())?;
         if study.backend == Backend::Native {
             baseline_file::leave_torch_out(&mut study.baseline);
