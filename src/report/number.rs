@@ -2,8 +2,8 @@
 
 use peft_tune_core::objective::{
     EXACT_MATCH, GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LOSS, MFU,
-    PEAK_MEMORY, RETAINED_LOSS_INCREASE, REWARD_ACCURACY, TARGET_PEAK_MEMORY, TARGET_THROUGHPUT, THROUGHPUT,
-    TOKEN_ACCURACY,
+    PEAK_MEMORY, RETAINED_LOSS_INCREASE, REWARD_ACCURACY, SERVE_MS_PER_TOKEN, TARGET_PEAK_MEMORY, TARGET_THROUGHPUT,
+    THROUGHPUT, TOKEN_ACCURACY,
 };
 use peft_tune_core::study::{ParamValue, Params};
 
@@ -72,6 +72,7 @@ pub fn metric_value(name: &str, value: f64) -> String {
         | "exact_match_high" => {
             format!("{:.2}%", 100.0 * value)
         }
+        SERVE_MS_PER_TOKEN => format!("{} ms", significant(value)),
         RETAINED_LOSS_INCREASE => format!("{:+.2}%", 100.0 * value),
         _ if name.ends_with("_percent") => format!("{value:.2}%"),
         GPU_POWER_W => format!("{value:.0} W"),

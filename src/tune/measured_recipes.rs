@@ -140,6 +140,7 @@ mod tests {
             measure: Some(MeasurePlan {
                 steps: 3,
                 max_warmup_steps: 3,
+                serve: None,
             }),
             train: Some(TrainPlan {
                 length: TrainingLength::Steps(5),

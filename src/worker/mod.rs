@@ -43,6 +43,7 @@ mod trial_group;
 mod trial_inputs;
 mod trial_memory;
 mod trial_profile;
+mod trial_serving;
 mod unmeasured;
 mod worker_slot;
 

@@ -69,6 +69,9 @@ impl TrialRun<'_> {
                 phase: Phase::Profile,
             });
             training = self.profile(measure, train, emit, metrics)?;
+            if let Some(serve) = &measure.serve {
+                self.measure_serving(serve, metrics)?;
+            }
             emit(TrialEvent::Measured {
                 number: self.request.number,
                 metrics: metrics.clone(),

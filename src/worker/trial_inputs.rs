@@ -1,15 +1,17 @@
 //! Inputs of trials that stay loaded: base weights, data, and what was found out about them.
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::trial_memory::TrialMemory;
 use peft_tune_core::recipe::{
     ActivationQuantization, DataSettings, Precision, QuantizationAware, Recipe, RecipeKey, TrainingLength,
     WeightSparsity,
 };
+use peft_tune_core::study::ServePlan;
 use peft_tune_engine::data::{Document, PreparedData};
 use peft_tune_engine::parallel::Collective;
+use peft_tune_engine::profile::InferencePoint;
 use peft_tune_engine::{BaseModel, BaseSource, RankShare};
 
 /// Inputs that stay loaded, one of each at a time.
@@ -34,6 +36,8 @@ pub(super) struct Untrained {
     pub(super) retained_loss: OnceLock<f64>,
     /// The model's own continuations of held-out prompts; their targets are what it said.
     pub(super) continuations: OnceLock<Vec<Document>>,
+    /// Time of its answers, by what a served model has of a recipe, and the load.
+    pub(super) served: Mutex<Vec<((Recipe, ServePlan), InferencePoint)>>,
 }
 
 /// Key of what decides the token accuracy of a training in F32.
@@ -147,7 +151,7 @@ pub(super) struct TrialInputs {
     pub(super) data: Arc<PreparedData>,
     /// Findings about the model before the training, of all trials that start as this one does.
     pub(super) untrained: Arc<Untrained>,
-    /// The same about the dense base model, where this trial's is sparse.
+    /// Findings about the dense base model, where this trial's is sparse.
     pub(super) untrained_dense: Arc<Untrained>,
     pub(super) memory: TrialMemory,
     /// Seconds of the loading.

@@ -72,7 +72,7 @@ fn receipt(folder: &Path, mut command: Command, code: i32) -> (Value, String) {
 fn replayed(folder: &Path, training: &Value, more: &[&str], code: i32) -> (Value, String) {
     let path = folder.join("replayed.json");
     std::fs::write(&path, training.to_string()).unwrap();
-    let mut command = export(folder, "trl", &[&["--python", "python3"], more].concat());
+    let mut command = export(folder, "trl", &[&["--python", "python3"][..], more].concat());
     command.env("STAND_IN_REPLAY", path);
     receipt(folder, command, code)
 }

@@ -136,7 +136,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("unicode_width", &["report"]),
     ("resvg", &["report"]),
     ("axum", &["dashboard"]),
-    ("ureq", &["track"]),
+    ("ureq", &["track", "cli"]),
     ("tree_sitter", &["tools"]),
     ("tree_sitter_python", &["tools"]),
     ("clap", &["cli"]),

@@ -413,6 +413,11 @@ fn what_cannot_be_taken_over_is_named_with_what_to_do() {
         (
             "l.yaml",
             "stage: sft\nfinetuning_type: oft\n",
+            ["`finetuning_type: oft`", "orthogonal adapters"],
+        ),
+        (
+            "l.yaml",
+            "stage: sft\nfinetuning_type: prompt\n",
             ["`finetuning_type`", "lora or full"],
         ),
         (

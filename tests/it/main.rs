@@ -212,6 +212,10 @@ mod store;
 mod generate;
 /// Settings measured in depth, inference, and the spans behind both.
 mod profile;
+/// Servers of models that `infer-bench --url` measures.
+mod served;
+/// What a token costs that is served, as a goal.
+mod serving;
 /// Models whose LM head is the embedding: adapters on either end, and files with another one.
 mod tied_embeddings;
 /// Files of other tools as people write them, through the program: what becomes of each key, and what is refused by name.

@@ -643,7 +643,7 @@ fn init_makes_a_study_of_each_script_and_says_what_it_assumed() {
         let study = StudyFile::read_with(&folder.path().join("space.yaml"), ReadOptions { check_files: true }).unwrap();
         let base = study.base.as_ref().unwrap();
         for (name, expected) in case.fields {
-            if let Some(own) = study.baseline.get(*name) {
+            if let Some(own) = study.baseline.get(name) {
                 assert_eq!(own.to_string(), *expected, "{}: {name}", case.file);
             }
         }

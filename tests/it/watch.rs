@@ -133,7 +133,8 @@ fn signals_go_on_to_the_command_which_answers_them() {
 #[test]
 fn a_signal_that_comes_twice_at_once_goes_on_once() {
     let bench = Bench::new();
-    let script = "n=0; trap 'n=$((n + 1))' USR1; echo ready; while [ ! -e go ]; do sleep 0.05; done; exit $n";
+    let script =
+        "n=0; trap 'n=$((n + 1))' USR1; echo ready; while [ ! -e go ] || [ $n = 0 ]; do sleep 0.05; done; exit $n";
     let mut command = bench.watch(&[], &["sh", "-c", script]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
@@ -144,10 +145,11 @@ fn a_signal_that_comes_twice_at_once_goes_on_once() {
     // The shell answers each of two that are apart.
     std::thread::sleep(Duration::from_millis(300));
     signal(child.id(), libc::SIGUSR1);
-    let are_near = began.elapsed() < Duration::from_millis(900);
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(200));
     std::fs::write(bench.folder().join("go"), "").unwrap();
     let code = child.wait().unwrap().code();
+    // On a busy machine the second may be handed on a second behind the first.
+    let are_near = began.elapsed() < Duration::from_secs(1);
     assert!(code == Some(1) || !are_near, "{code:?}");
 }
 

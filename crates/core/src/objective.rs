@@ -9,6 +9,10 @@ pub const THROUGHPUT: &str = "throughput";
 pub const PEAK_MEMORY: &str = "peak_memory";
 /// Name of the loss metric: mean cross-entropy in nats per target token on the held-out set.
 pub const LOSS: &str = "loss";
+/// Name of the metric that holds the median seconds of a measured step.
+pub const STEP_S: &str = "step_s";
+/// Name of the metric that holds the seconds of it in which the first of several devices waited for the gradients of others.
+pub const LINK_S: &str = "link_s";
 /// Name of the metric that holds the model FLOPs a second over the peak that the GPU's maker publishes for the compute dtype.
 pub const MFU: &str = "mfu";
 /// Name of the metric that holds the energy of a trained token, of a GPU and, where it may be read, of the processor.
@@ -86,6 +90,8 @@ pub const RETAINED_LOSS_INCREASE: &str = "retained_loss_increase";
 /// Name of the metric that holds the mean divergence of the trained model's next-token distributions from those of the model before
 /// the training, on that model's own continuations of held-out prompts, in nats.
 pub const BASE_KL: &str = "base_kl";
+/// Name of the metric that holds the milliseconds from one token to the next of a model that answers with what was trained.
+pub const SERVE_MS_PER_TOKEN: &str = "serve_ms_per_token";
 /// Name of the metric that holds the share of generated answers that are the held-out rows' own, in [0, 1].
 pub const EXACT_MATCH: &str = "exact_match";
 /// Name of the metric that holds the share of held-out pairs whose chosen answer the trained model rewards more than the rejected one, in
@@ -194,6 +200,7 @@ impl Objective {
             THROUGHPUT | TARGET_THROUGHPUT => "tokens/s",
             PEAK_MEMORY | TARGET_PEAK_MEMORY => "bytes",
             LOSS | BASE_KL => "nats",
+            SERVE_MS_PER_TOKEN => "ms",
             metric if metric.ends_with("_percent") => "%",
             _ => "",
         }
@@ -205,7 +212,7 @@ impl Objective {
         match self.metric.as_str() {
             metric if is_share(metric) => value.clamp(0.0, 1.0),
             TOP1_AGREEMENT_PERCENT => value.clamp(0.0, 100.0),
-            BASE_KL => value.max(0.0),
+            BASE_KL | SERVE_MS_PER_TOKEN => value.max(0.0),
             RETAINED_LOSS_INCREASE => value.max(-1.0),
             _ => value,
         }

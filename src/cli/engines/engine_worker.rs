@@ -22,6 +22,7 @@ const POLL: Duration = Duration::from_secs(1);
 const MEASURED: MeasurePlan = MeasurePlan {
     steps: 3,
     max_warmup_steps: 2,
+    serve: None,
 };
 /// Held-out rows that the loss is measured on.
 const HELD_OUT_ROWS: usize = 16;

@@ -335,6 +335,7 @@ fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliEr
         notes,
     } = predicted(&asked, device)?;
     let shape = &asked.shape;
+    let scaling = device.map(|device| predict::stack::scaling(shape, &setting, device));
     // Verdicts do not count cached blocks, and levers are compared with each other.
     let alike = StackSetting {
         rows_differ: false,
@@ -355,6 +356,7 @@ fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliEr
         parameters: shape.parameters(),
         setting_text: setting_text(&setting),
         setting: serde_json::to_value(&setting).map_err(CliError::failed)?,
+        scaling: scaling.transpose().map_err(CliError::bad_input)?.flatten(),
         limits: largest.map_err(CliError::bad_input)?,
         frontier: frontier.map_err(CliError::bad_input)?.unwrap_or_default(),
         levers: levers.map_err(CliError::bad_input)?,

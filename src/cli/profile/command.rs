@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::args::Args;
+use super::args::{Args, ReferenceRate};
 use super::bench::Bench;
 use super::record::record_of;
 use super::source::ProfileSource;
@@ -16,6 +16,7 @@ use crate::cli::whole_output::check_place;
 use crate::report::{ProfileText, comparison_text, findings_text, profile_text};
 use crate::space::Loader;
 use crate::store::{ProfileId, Store};
+use peft_tune_core::predict::{AskedRate, NearRate, NoPublishedRate, TuningMethod, device_of_driver, nearest_rate};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::profile::diagnosis;
 use peft_tune_engine::profile::diagnosis::{Evidence, Finding};
@@ -55,7 +56,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     };
     let text = match args.json {
         true => json(&profile, &findings)?,
-        false => shown(&args, &profile, &findings, earlier.as_ref()),
+        false => shown(&args, &source.recipe, &profile, &findings, earlier.as_ref()),
     };
     // What was measured goes everywhere that it can go: a place that fails takes it from no other.
     first_failure([
@@ -178,12 +179,38 @@ pub(super) fn store(database: &DatabaseArgs, record: &crate::store::ProfileRecor
     })
 }
 
-fn shown(args: &Args, profile: &Profile, findings: &[Finding], earlier: Option<&(String, Profile)>) -> String {
-    let reference = args.reference_throughput.map(|rate| Reference::new(profile, rate));
+/// The nearest published rate of a profiled recipe.
+fn published(recipe: &Recipe, profile: &Profile) -> Result<NearRate, NoPublishedRate> {
+    let setting = &profile.setting;
+    nearest_rate(&AskedRate {
+        parameters: setting.base_parameters,
+        method: TuningMethod::of(recipe),
+        sheet: device_of_driver(&setting.device),
+        sequence_length: setting.sequence_length as u64,
+    })
+}
+
+fn shown(
+    args: &Args,
+    recipe: &Recipe,
+    profile: &Profile,
+    findings: &[Finding],
+    earlier: Option<&(String, Profile)>,
+) -> String {
+    let (rate, published) = match args.reference_throughput {
+        None => (None, None),
+        Some(ReferenceRate::TokensPerS(rate)) => (Some(rate), None),
+        Some(ReferenceRate::Published) => match published(recipe, profile) {
+            Ok(near) => (Some(near.row.tokens_per_s), Some(near.to_string())),
+            Err(refused) => (None, Some(refused.to_string())),
+        },
+    };
+    let reference = rate.map(|rate| Reference::new(profile, rate));
     let shown = ProfileText {
         width: terminal_width(),
         all: args.all,
         reference: reference.as_ref(),
+        published: published.as_deref(),
     };
     let mut text = profile_text(profile, &shown);
     text.push('\n');

@@ -151,6 +151,9 @@ pub(super) fn phases(study: &Study) -> String {
                     1 => "a profile phase of a step".to_owned(),
                     steps => format!("a profile phase of {steps} steps"),
                 }),
+                measure
+                    .and_then(|plan| plan.serve)
+                    .map(|_| "answers that are timed".to_owned()),
                 train.map(|plan| format!("a training phase with {} evaluations", plan.evaluations.max(1))),
             ];
             let parts: Vec<String> = parts.into_iter().flatten().collect();

@@ -9,8 +9,11 @@ use super::report::{Measured, RunReport};
 use super::report_text::metric_title;
 use crate::report::{Align, TextTable, change, metric_value, printable};
 
+/// A number of a run, where it was measured.
+type Number = fn(&Measured) -> Option<f64>;
+
 /// Numbers of both runs.
-const METRICS: [(&str, fn(&Measured) -> Option<f64>); 4] = [
+const METRICS: [(&str, Number); 4] = [
     ("step_s", |run| run.step_s),
     ("tokens_per_s", |run| run.tokens_per_s),
     ("counted_tokens_per_s", |run| run.counted_tokens_per_s),

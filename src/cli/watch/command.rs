@@ -93,7 +93,7 @@ struct Watching {
     readers: Vec<JoinHandle<()>>,
     sampler: RunSampler,
     logs: Vec<LogFile>,
-    /// What of the output is not read, and why.
+    /// Parts of the output that are not read, and why.
     unseen: Vec<String>,
 }
 

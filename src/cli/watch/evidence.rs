@@ -44,7 +44,7 @@ pub(super) struct Evidence {
     pub told: Vec<(f64, Phase, Told)>,
     pub asked: Option<AskedStep>,
     pub ending: Ending,
-    /// What of the output was lost or not read, and why.
+    /// Parts of the output that were lost or not read, and why.
     pub unseen: Vec<String>,
 }
 

@@ -137,7 +137,7 @@ impl Launched {
         }
     }
 
-    /// What of the output was lost, or is not in the copies, as far as it has passed.
+    /// Faults of the copies so far: output that was lost, or that is not in them.
     pub(super) fn losses(&self) -> Vec<&'static str> {
         let lost = self.relays.iter().any(Relay::has_lost);
         let cut = self.relays.iter().any(Relay::has_cut);

@@ -82,11 +82,11 @@ impl LimitReader {
             (name.trim() != "lo").then_some((name.trim(), bytes))
         });
         let folder = self.root.join("sys/class/net");
-        let (devices, others): (Vec<(&str, u64)>, Vec<(&str, u64)>) =
+        let (devices, others): (Vec<_>, Vec<_>) =
             interfaces.partition(|(name, _)| folder.join(name).join("device").exists());
         // Bridges and tunnels hand on what came by a device. In a container there is none.
         let counted = if devices.is_empty() { others } else { devices };
-        Some(counted.iter().map(|(_, bytes)| bytes).sum())
+        Some(counted.iter().map(|(_, bytes)| *bytes).sum())
     }
 }
 

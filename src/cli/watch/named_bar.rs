@@ -23,7 +23,7 @@ pub(super) struct NamedBar {
     pub updates: u64,
     /// Whether it seems to count epochs.
     pub is_outer: bool,
-    /// Its steps as long as another bar counts.
+    /// Steps of the bar as long as another one counts.
     pub marks: Vec<Mark>,
 }
 

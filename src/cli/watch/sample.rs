@@ -130,7 +130,7 @@ impl Samples {
         }
     }
 
-    /// All that is kept, and one for the looks since.
+    /// Samples that are kept, and one for the looks since.
     pub(super) fn all(&self) -> Vec<Sample> {
         let waiting = merged(self.waiting.clone());
         self.kept.iter().cloned().chain(waiting).collect()

@@ -18,11 +18,13 @@ pub struct ProfileText<'a> {
     /// All ops and each layer by itself.
     pub all: bool,
     pub reference: Option<&'a Reference>,
+    /// The published rate that the reference is, or why there is none.
+    pub published: Option<&'a str>,
 }
 
 /// The whole profile but its findings.
 pub fn profile_text(profile: &Profile, shown: &ProfileText<'_>) -> String {
-    let mut text = heading(profile, shown.reference);
+    let mut text = heading(profile, shown);
     let tables = [
         Some(phases(profile)),
         (!profile.modules.is_empty()).then(|| modules(profile, shown.all)),
@@ -53,7 +55,7 @@ fn kernels_text(setting: &Setting) -> String {
 }
 
 /// What was profiled and what it gave, a named line each.
-fn heading(profile: &Profile, reference: Option<&Reference>) -> String {
+fn heading(profile: &Profile, shown: &ProfileText<'_>) -> String {
     let (setting, steps) = (&profile.setting, &profile.steps);
     let lines = [
         ("setting", Some(setting_line(setting))),
@@ -65,7 +67,8 @@ fn heading(profile: &Profile, reference: Option<&Reference>) -> String {
         ("data", profile.data.waits.as_ref().map(data_line)),
         ("spans", steps.spanned.as_ref().map(spanned_line)),
         ("gpu", profile.gpu.as_ref().map(gpu_line)),
-        ("reference", reference.map(reference_line)),
+        ("reference", shown.reference.map(reference_line)),
+        ("published", shown.published.map(str::to_owned)),
         ("evaluation", profile.evaluation.as_ref().map(evaluation_line)),
         (
             "energy",
@@ -148,7 +151,7 @@ fn data_line(waits: &DataWaits) -> String {
     let preparing = format!("{} to prepare a step's rows", time(waits.preparing_s));
     let compute = format!("the model waits for data {} of the time", percent(waits.compute_waits));
     match waits.prefetch_depth {
-        0 => format!("{preparing}, within the step (prefetch_depth 0); {compute}"),
+        0 => format!("{preparing}, within the step, as nothing is read ahead; {compute}"),
         depth => format!(
             "{preparing}, up to {depth} ahead; {compute}, data for the model {}",
             percent(waits.data_waits)

@@ -24,6 +24,7 @@ const NATIVE_KEYS: &[&[&str]] = &[
     &["data"],
     &["training"],
     &["score"],
+    &["serve"],
     &["trial", "sequence_length"],
     &["trial", "profile_steps"],
     &["trial", "profile_warmup"],
@@ -168,7 +169,7 @@ impl Context<'_> {
         let evaluation = &file.trial.evaluation;
         let is_mixed = file.data.as_ref().is_some_and(|data| !data.train.sets().is_empty());
         let retains = file.data.as_ref().is_some_and(|data| !data.retain.is_empty());
-        let keys: [(bool, &[&str], &str); 9] = [
+        let keys: [(bool, &[&str], &str); 10] = [
             (
                 file.target_stack.is_some(),
                 &["target_stack"],
@@ -180,6 +181,11 @@ impl Context<'_> {
                 "are measured on this machine, and nothing is predicted of another device; remove it",
             ),
             (file.score.is_some(), &["score"], "answer no prompts so far; remove it"),
+            (
+                file.serve.is_some(),
+                &["serve"],
+                "measure no serving so far (`infer-bench --url` measures a server); remove it",
+            ),
             (
                 evaluation.accuracy_check,
                 &["trial", "evaluation", "accuracy_check"],

@@ -7,7 +7,8 @@ use crate::space::file::{Bytes, Count, Entries, FileValue, ObjectiveEntry};
 use crate::space::yaml::Span;
 use peft_tune_core::objective::{
     BASE_KL, Bound, Constraint, Direction, EXACT_MATCH, LOSS, LOSS_KEPT_PERCENT, Objective, PEAK_MEMORY,
-    RETAINED_LOSS_INCREASE, THROUGHPUT, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT, is_share,
+    RETAINED_LOSS_INCREASE, SERVE_MS_PER_TOKEN, THROUGHPUT, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
+    is_share,
 };
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::ParamValue;
@@ -183,6 +184,7 @@ fn expected_value(metric: &str) -> &'static str {
         LOSS_KEPT_PERCENT => "a percentage such as 99.5",
         RETAINED_LOSS_INCREASE => "a part of the loss before, at most all of it, such as 2% or 0.02",
         BASE_KL => "nats from 0 on, such as 0.05",
+        SERVE_MS_PER_TOKEN => "milliseconds above 0, such as 20",
         _ => "a number such as 2.5 or 60k",
     }
 }
@@ -230,6 +232,7 @@ fn is_possible(metric: &str, value: f64) -> bool {
         TOKEN_ACCURACY_LOST_PERCENT => value <= 100.0,
         TOP1_AGREEMENT_PERCENT => (0.0..=100.0).contains(&value),
         LOSS_KEPT_PERCENT | BASE_KL => value >= 0.0,
+        SERVE_MS_PER_TOKEN => value > 0.0,
         RETAINED_LOSS_INCREASE => (-1.0..=1.0).contains(&value),
         _ => true,
     }
@@ -237,7 +240,7 @@ fn is_possible(metric: &str, value: f64) -> bool {
 
 /// Lets whatever changes the loss change the other metrics of a training too, which are measured on the same trained values.
 pub(super) fn follow_loss(objectives: &[Objective], constraints: &[Constraint], space: &mut SearchSpace) {
-    let known_before = [THROUGHPUT, PEAK_MEMORY, LOSS];
+    let known_before = [THROUGHPUT, PEAK_MEMORY, LOSS, SERVE_MS_PER_TOKEN];
     let objectives = objectives.iter().map(|objective| &objective.metric);
     let names = objectives.chain(constraints.iter().map(|constraint| &constraint.metric));
     let mut learned: Vec<&String> = Vec::new();
@@ -273,6 +276,7 @@ mod tests {
             assert_eq!(bound(RETAINED_LOSS_INCREASE, increase), Some(Bound::AtMost(0.02)));
         }
         assert_eq!(bound(BASE_KL, "<= 0.05"), Some(Bound::AtMost(0.05)));
+        assert_eq!(bound(SERVE_MS_PER_TOKEN, "<= 20"), Some(Bound::AtMost(20.0)));
         for (metric, wrong) in [
             (TOKEN_ACCURACY, ">= 62"),
             (TOP1_AGREEMENT_PERCENT, ">= 101"),
@@ -280,6 +284,7 @@ mod tests {
             (RETAINED_LOSS_INCREASE, "<= 2"),
             (BASE_KL, "<= 5%"),
             (BASE_KL, "<= -1"),
+            (SERVE_MS_PER_TOKEN, "<= 0"),
         ] {
             assert_eq!(bound(metric, wrong), None, "{metric} {wrong}");
         }

@@ -6,7 +6,7 @@ use crate::space::SpaceError;
 use crate::space::file::{StudyFile, TrialEntry};
 use peft_tune_core::objective::{
     BASE_KL, Constraint, LOSS, LOSS_KEPT_PERCENT, OF_LEARNING, Objective, PEAK_MEMORY, RETAINED_LOSS_INCREASE,
-    THROUGHPUT, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
+    SERVE_MS_PER_TOKEN, THROUGHPUT, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
 };
 use peft_tune_core::recipe::{StudyLength, TrainingLength, TrainingSettings};
 use peft_tune_core::score::ScorePlan;
@@ -40,7 +40,9 @@ impl Context<'_> {
         };
         let trial = &file.trial;
         let length = self.training_length(trial)?;
-        let measures = asked(THROUGHPUT) || asked(PEAK_MEMORY) || trial.profile_steps.is_some();
+        let serve = self.serve(file, asked(SERVE_MS_PER_TOKEN))?;
+        let is_cost_asked = asked(THROUGHPUT) || asked(PEAK_MEMORY) || serve.is_some();
+        let measures = is_cost_asked || trial.profile_steps.is_some();
         let accuracy = self.accuracy(file, score, &asked)?;
         let measured = accuracy.is_required || accuracy.score.is_some() || accuracy.retained_loss;
         let is_learnt = OF_LEARNING.into_iter().any(asked);
@@ -49,6 +51,7 @@ impl Context<'_> {
             measure: measures.then(|| MeasurePlan {
                 steps: trial.profile_steps.map_or(DEFAULT_PROFILE_STEPS, u64::from),
                 max_warmup_steps: trial.profile_warmup.unwrap_or(DEFAULT_PROFILE_WARMUP),
+                serve,
             }),
             train: trains.then(|| TrainPlan {
                 length: length.unwrap_or(TrainingLength::Tokens(DEFAULT_TRAINING_TOKENS)),

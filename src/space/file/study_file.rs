@@ -13,7 +13,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use super::name_or_map::name_or_map;
 use super::{
     Bytes, ConfirmEntry, Count, Entries, FileValue, HourlyPrice, ParameterEntry, PrunerEntry, ScoreEntry, Seconds,
-    StopEntry, TrackEntry, WarmStartEntry,
+    ServeEntry, StopEntry, TrackEntry, WarmStartEntry,
 };
 use crate::space::loader::Loader;
 use crate::space::recipe_metrics::RECIPE_METRICS;
@@ -58,6 +58,9 @@ pub struct StudyFile {
     pub trial: TrialEntry,
     /// Answers that each trained model generates to held-out prompts, and what scores them.
     pub score: Option<ScoreEntry>,
+    /// Load under which each setting's model is served: metric `serve_ms_per_token`. Default: one sequence with the adapter beside
+    /// the base weights, where an objective or a constraint asks for it.
+    pub serve: Option<ServeEntry>,
     /// How long the exported recipe trains, and how often it evaluates; trials themselves follow `trial`. With `length: auto` the
     /// search finds how long: until more training no longer pays.
     pub training: Option<TrainingSettings<StudyLength>>,
@@ -127,7 +130,7 @@ impl ObjectiveEntry {
 pub struct ObjectiveDetails {
     /// `throughput`, `peak_memory`, `loss`, `token_accuracy`, `token_accuracy_lost_percent`, `loss_kept_percent`,
     /// `top1_agreement_percent`, `retained_loss_increase` of `data.retain`, `base_kl`, `reward_accuracy` and `reward_margin` of
-    /// preferences, what `score` measures, or any metric that a command backend reports.
+    /// preferences, `serve_ms_per_token`, what `score` measures, or any metric that a command backend reports.
     pub metric: String,
     /// Default: `maximize` for throughput and accuracies, `minimize` for anything else.
     pub direction: Option<Direction>,

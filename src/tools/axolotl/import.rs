@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::keys::NO_WARMUP;
 use super::memory;
 use crate::tools::Tool;
 use crate::tools::import::data::{hub_set, located, rename};
@@ -133,15 +132,15 @@ fn course(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
 
 /// The warm-up that axolotl takes where neither key says one: 3% of the steps, or 100 where that is less.
 fn warmup(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
     // The Trainer's schedule of that name has none.
-    let has_none = reader.keys.text("lr_scheduler")?.as_deref() == Some("constant");
-    let schedule = &mut reader.recipe.schedule;
-    if schedule.warmup == 0.0 && !has_none {
-        schedule.warmup = 0.03;
-        reader.said("warmup");
-    } else if schedule.warmup <= NO_WARMUP {
-        schedule.warmup = 0.0;
+    let has_none = keys.text("lr_scheduler")?.as_deref() == Some("constant");
+    if keys.has("warmup_steps") || keys.has("warmup_ratio") || has_none {
+        return Ok(());
     }
+    reader.recipe.schedule.warmup = 0.03;
+    reader.said("warmup");
+    reader.later.most_warmup_steps = Some(100);
     Ok(())
 }
 

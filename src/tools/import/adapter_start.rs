@@ -96,6 +96,9 @@ fn is_word(init: AdapterInit, word: &str) -> bool {
     let mut words = (Tool::Peft.keys().init)(init).into_iter().flatten();
     words.any(|(_, value)| match value.as_str() {
         Some(text) => text == word,
-        None => value.to_string() == word,
+        None => {
+            let text = value.to_string();
+            text == word
+        }
     })
 }

@@ -24,7 +24,7 @@ pub(in crate::tools) struct CommandLine {
     pub options: Map<String, Value>,
     /// File that the program reads its settings from.
     pub config: Option<String>,
-    /// What of the launcher's options changes memory and speed, with what to do.
+    /// Lines on options of the launcher that change memory and speed, with what to do.
     pub notes: Vec<String>,
 }
 

@@ -34,6 +34,7 @@ pub(super) mod trainer;
 pub use error::StackFileError;
 pub(super) use file_keys::Keys;
 pub use imported::{AskedLater, Imported};
+pub(super) use one_line::on_one_line;
 pub(crate) use read::parse_changed;
 pub use read::{parse_recipe, read_recipe};
 pub(super) use reader::Reader;

@@ -100,7 +100,6 @@ impl<'a> Reader<'a> {
     pub(in crate::tools) fn of_script(keys: &'a Keys<'a>, script: &'a Script, tools: [Tool; 2]) -> Self {
         let mut reader = Self {
             script: Some(script),
-            text: &script.code,
             ..Self::new(keys, tools)
         };
         for note in &script.notes {

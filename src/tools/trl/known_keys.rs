@@ -1,11 +1,11 @@
-//! Keys of `trl sft` (TRL 0.7 to 1.10) that no recipe has: those of `SFTConfig`, `ModelConfig`, the script and its launchers,
+//! Keys of `trl sft` (TRL 0.7 to 1.16) that no recipe has: those of `SFTConfig`, `ModelConfig`, the script and its launchers,
 //! of PEFT's `LoraConfig` in a script, and of the two public collections of recipes for its trainer, alignment-handbook and open-r1.
 
 use crate::tools::known_keys::{KnownKeys, ToldKey, costly, learnt};
 use crate::tools::{peft, training_arguments};
 
 pub(super) const KNOWN: KnownKeys = KnownKeys {
-    version: "1.10",
+    version: "1.16",
     silent: &[
         SILENT,
         SILENT_OF_COLLECTIONS,
@@ -36,7 +36,9 @@ const SILENT_OF_COLLECTIONS: &str = "
 /// Keys of trainers that compare answers, which say nothing in supervised fine-tuning.
 const SILENT_OF_PREFERENCES: &str = "
     beta precompute_ref_log_probs desirable_weight undesirable_weight loss_weights label_smoothing max_prompt_length
-    max_completion_length reference_free ref_model_init_kwargs disable_dropout generate_during_eval";
+    max_completion_length reference_free ref_model_init_kwargs disable_dropout generate_during_eval
+    precompute_ref_batch_size f_alpha_divergence_coef discopop_tau ref_model_mixup_alpha ref_model_sync_steps
+    padding_value is_encoder_decoder";
 
 const TOLD: &[ToldKey] = &[
     learnt(

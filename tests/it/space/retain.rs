@@ -107,7 +107,7 @@ fn mistakes_are_told_with_what_to_do() {
             "trials in TRL do not measure `base_kl` so far",
         ),
     ] {
-        let message = study(data, rest).err().expect("the file is wrong").to_string();
+        let message = study(data, rest).expect_err("the file is wrong").to_string();
         assert!(message.contains(told), "{message}\n{told}");
     }
 }

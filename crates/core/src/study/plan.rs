@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::serve::ServePlan;
 use crate::recipe::{Recipe, TrainingData};
 use crate::score::ScorePlan;
 
@@ -22,6 +23,9 @@ pub struct MeasurePlan {
     pub steps: u64,
     /// Steps after which the warm-up is taken as over even if step times still fall.
     pub max_warmup_steps: u64,
+    /// Load under which the setting's model is served too, where that counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serve: Option<ServePlan>,
 }
 
 /// Steps of a warm-up that a profile phase within a training has at the least.
@@ -36,6 +40,7 @@ impl MeasurePlan {
         (room >= LEAST_WARMUP).then(|| Self {
             steps: self.steps,
             max_warmup_steps: self.max_warmup_steps.min(room),
+            serve: self.serve,
         })
     }
 
@@ -121,6 +126,7 @@ mod tests {
         let measure = MeasurePlan {
             steps: 5,
             max_warmup_steps: 10,
+            serve: None,
         };
         let within = |steps, evaluations| {
             let train = TrainPlan {

@@ -43,7 +43,7 @@ pub use measure::{Measured, profile};
 pub use memory::{CountingAllocator, HostMemory, OUT_OF_MEMORY_EXIT};
 pub use profile::{
     AdapterCost, Arithmetic, DataFacts, DataWaits, EvaluationCost, MemoryFacts, MemoryPart, MemoryPoint, ModuleTime,
-    OpTime, PhaseTime, Profile, Setting, SpanTiming, SpannedSteps, StepFacts,
+    OpTime, PhaseTime, PreparingThread, Profile, Setting, SpanTiming, SpannedSteps, StepFacts,
 };
 pub use profile_error::ProfileError;
 pub use profile_inputs::{ProfileInputs, ProfileSettings, StepLog};

@@ -103,6 +103,18 @@ pub struct DataWaits {
     pub compute_waits: f64,
     /// Part in which the data waited for the model: as many steps were ready as may be.
     pub data_waits: f64,
+    /// What the thread that prepares rows did meanwhile; absent where nobody tells it.
+    #[serde(default)]
+    pub thread: Option<PreparingThread>,
+}
+
+/// Work of the thread that prepares rows. Means of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PreparingThread {
+    /// Seconds of processors.
+    pub processor_s: f64,
+    /// Bytes that a disk had to read for it: what lay in the page cache is not among them.
+    pub read_bytes: f64,
 }
 
 /// The measured steps.

@@ -50,6 +50,10 @@ pub struct StepSeconds {
     pub forward: f64,
     /// Backward, recomputation for activation checkpointing included.
     pub backward: f64,
+    /// Seconds of the backward pass in which this rank waited for the gradients of others and added them up; 0 where it is alone, and
+    /// in other engines. Gathers of weights that are shared out are not counted.
+    #[serde(default)]
+    pub link: f64,
     /// Clipping and parameter update.
     pub optimizer: f64,
     /// The whole step.
@@ -65,6 +69,7 @@ impl StepSeconds {
             data: part(self.data),
             forward: part(self.forward),
             backward: part(self.backward),
+            link: part(self.link),
             optimizer: part(self.optimizer),
             total: part(self.total),
         }

@@ -206,7 +206,7 @@ pub(super) fn model_kind(call: &Called) -> Option<ModelKind> {
     }
     let owner = call.owner();
     if let Some((_, reason)) = OTHER_MODELS.iter().find(|(part, _)| owner.contains(part)) {
-        return Some(ModelKind::Other(*reason));
+        return Some(ModelKind::Other(reason));
     }
     if is_of_unsloth(owner) {
         return Some(ModelKind::Unsloth);

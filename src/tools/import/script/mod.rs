@@ -7,6 +7,7 @@ mod calling;
 mod calls;
 mod columns;
 mod contents;
+mod environment;
 mod expression_nodes;
 mod expressions;
 mod keys;

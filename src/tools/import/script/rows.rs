@@ -230,7 +230,11 @@ impl<'r> RowsOf<'r> {
         let Some(sets) = sets else {
             return false;
         };
-        sets.iter().fold(true, |all, set| self.value(&set.known, None) && all)
+        let mut is_read = true;
+        for set in sets.iter() {
+            is_read &= self.value(&set.known, None);
+        }
+        is_read
     }
 
     /// The share that is split off.

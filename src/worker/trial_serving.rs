@@ -1,0 +1,96 @@
+//! How fast a setting's model answers, once it is trained: a fresh adapter costs what a trained one costs, so that it is measured with the
+//! setting's other costs. Settings that are served alike are measured once in a process.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+use super::interruption::{Interruption, failure, invalid};
+use super::trial::TrialRun;
+use peft_tune_core::objective::SERVE_MS_PER_TOKEN;
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::study::{FailReason, Metrics, Phase, ServeMode, ServePlan};
+use peft_tune_engine::profile::{InferenceLoad, InferencePoint, measure_inference};
+use peft_tune_engine::{BaseModel, Generator, TrainError};
+
+/// Seconds of a measurement, behind the first three answers.
+const BUDGET_S: f64 = 0.5;
+
+impl TrialRun<'_> {
+    /// Measures the time of a token under the load that the study serves models under.
+    pub(super) fn measure_serving(&self, plan: &ServePlan, metrics: &mut Metrics) -> Result<(), Interruption> {
+        let began = Instant::now();
+        let served = (ServePlan::served(self.recipe), *plan);
+        let known = || {
+            self.loaded
+                .untrained
+                .served
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        let before = known().iter().find(|(one, _)| *one == served).map(|(_, point)| *point);
+        let point = match before {
+            Some(point) => point,
+            None => {
+                // The memory of all this is none of the setting's.
+                self.loaded.memory.set_limit(None);
+                let point = self.served_point(&served.0, plan);
+                self.loaded.memory.set_limit(self.request.memory_limit_bytes);
+                self.loaded.memory.reset_peak();
+                let point = point?;
+                known().push((served, point));
+                point
+            }
+        };
+        metrics.insert(SERVE_MS_PER_TOKEN, 1e3 * point.token.p50_s);
+        metrics.insert("serve_first_token_ms", 1e3 * point.first_token.p50_s);
+        metrics.insert("serve_tokens_per_s", point.decode_tokens_per_s);
+        let seconds = match before {
+            Some(_) => 0.0,
+            None => began.elapsed().as_secs_f64(),
+        };
+        metrics.insert("serve_s", seconds);
+        Ok(())
+    }
+
+    fn served_point(&self, served: &Recipe, plan: &ServePlan) -> Result<InferencePoint, Interruption> {
+        let base = self
+            .loaded
+            .base
+            .open()
+            .map_err(|error| failure(error, Phase::Evaluate))?;
+        let positions = base.architecture().max_positions;
+        let context = plan.context_in(positions);
+        if context + plan.new_tokens > positions {
+            return Err(Interruption::Failed(FailReason::Invalid {
+                message: format!(
+                    "prompts of {context} tokens and {} new ones need {} positions, and this model has {positions}; lower \
+                     `serve.context` or `serve.new_tokens`",
+                    plan.new_tokens,
+                    context + plan.new_tokens
+                ),
+            }));
+        }
+        let load = InferenceLoad {
+            batch: plan.batch,
+            prompt_tokens: context,
+            new_tokens: plan.new_tokens,
+        };
+        let point = generator(base, served, plan.mode)
+            .and_then(|mut generator| measure_inference(&mut generator, load, BUDGET_S, 0));
+        point.map_err(|error| match error.out_of_memory() || error.lost_device() {
+            true => failure(error, Phase::Evaluate),
+            // Adapters that cannot be served like this.
+            false => invalid(error),
+        })
+    }
+}
+
+/// The model that answers. One whose adapter is folded in has the weights of the base model, with other values.
+fn generator(base: Arc<BaseModel>, served: &Recipe, mode: ServeMode) -> Result<Generator, TrainError> {
+    match mode {
+        _ if served.adapter.is_none() => Generator::new(base, None),
+        ServeMode::Merged => Generator::new(base, None),
+        ServeMode::Beside => Generator::with_fresh_adapter(base, served),
+        ServeMode::Together(adapters) => Generator::with_fresh_adapters(base, served, adapters),
+    }
+}
