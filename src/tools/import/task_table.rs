@@ -235,6 +235,28 @@ pub(super) const NO_TRAINING: &[(&[&str], Task)] = &[
     (&["preprocess", "tokenize"], PREPARES),
 ];
 
+/// Words in the names of scripts that train.
+pub(super) const TRAIN: &[&str] = &["train", "finetune", "sft"];
+
+/// Options by which a script of any name trains.
+pub(super) const OF_TRAININGS: &[&str] = &[
+    "do_train",
+    "use_peft",
+    "use_peft_lora",
+    "learning_rate",
+    "lr_scheduler_type",
+    "optim",
+    "num_train_epochs",
+    "max_steps",
+    "per_device_train_batch_size",
+    "per_gpu_train_batch_size",
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+    "dataset_name",
+    "max_length",
+    "max_seq_length",
+];
+
 const fn row(key: &'static str, says: Says, task: Task) -> TaskRow {
     TaskRow {
         key,
