@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::interpolation::refers_to;
 use super::passed_over::{Concern, PassedOver};
+use super::script_options::merged;
 use super::{AskedLater, Imported, Keys, Script, StackFileError};
 use crate::tools::known_keys::is_off;
 use crate::tools::{Tool, optimizer_called};
@@ -228,9 +229,9 @@ impl<'a> Reader<'a> {
             silent,
             uncounted: unknown.iter().filter(|key| !of_rows(key)).cloned().collect(),
             unread: unknown,
-            notes: self.notes,
-            data_notes: self.data_notes,
-            assumed: [uncounted, self.assumed].concat(),
+            notes: merged(self.notes),
+            data_notes: merged(self.data_notes),
+            assumed: merged([uncounted, self.assumed].concat()),
         }
     }
 

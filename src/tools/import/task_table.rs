@@ -167,6 +167,11 @@ const TRL: &[TaskRow] = &[
     row("cpo_alpha", Anything, OTHER_LOSS),
     row("simpo_gamma", Anything, OTHER_LOSS),
     row("prompt_sample_size", Anything, OTHER_LOSS),
+    row(
+        "use_adalora",
+        Anything,
+        Other("trains adapters whose ranks change (AdaLoRA), which no recipe has"),
+    ),
     row("lora_task_type", Word(&["SEQ_CLS", "TOKEN_CLS"]), SORTS),
     row("rpo_alpha", Anything, MORE_LOSS),
     row("ld_alpha", Anything, OTHER_LOSS),
@@ -212,7 +217,19 @@ pub(super) const NO_COMMAND: Task = Other("has no training of that name");
 /// Words in the names of scripts that train something else.
 pub(super) const SCRIPTS: &[(&[&str], Task)] = &[
     (
-        &["vlm", "vl", "vision", "multimodal", "video", "audio", "llava"],
+        &[
+            "vlm",
+            "vl",
+            "vision",
+            "multimodal",
+            "video",
+            "audio",
+            "llava",
+            "whisper",
+            "speech",
+            "dreambooth",
+            "controlnet",
+        ],
         IMAGES,
     ),
     (&["rm", "rewards"], Like("reward")),

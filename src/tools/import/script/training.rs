@@ -146,6 +146,17 @@ impl<'r> Training<'r> {
             self.adapter = run.calls.iter().find(|call| is_adapter(call));
             self.has_adapter = self.adapter.is_some();
         }
+        if self.is_lost
+            && !self.has_adapter
+            && self.library != Library::Unsloth
+            && let Some(bound) = self.argument("model")
+        {
+            self.notes.push(format!(
+                "{}: whether `{}` has an adapter cannot be told: all parameters are trained here; write `method` and `rank` in the study",
+                run.location(bound.line),
+                bound.text
+            ));
+        }
         if let Some(call) = self.adapter
             && call.short_name() != "get_peft_model"
             && call.short_name() != "LoraConfig"
