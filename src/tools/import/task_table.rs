@@ -167,6 +167,8 @@ const TRL: &[TaskRow] = &[
     row("cpo_alpha", Anything, OTHER_LOSS),
     row("simpo_gamma", Anything, OTHER_LOSS),
     row("prompt_sample_size", Anything, OTHER_LOSS),
+    // An argument of unsloth's functions.
+    row("qat_scheme", Anything, ROUNDED),
     row(
         "use_adalora",
         Anything,
