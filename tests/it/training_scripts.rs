@@ -283,6 +283,11 @@ const CASES: &[Case] = &[
         &["`rank` is an option of the script"],
     ),
     case(
+        "trl_own_options.py",
+        &[("model", "base"), ("rank", "4"), ("learning_rate", "1e-4")],
+        &["`learning_rate` is an option of the script"],
+    ),
+    case(
         "trl_functions.py",
         &[
             ("model", "base"),
@@ -530,6 +535,15 @@ const REFUSED: &[(&str, &[&str])] = &[
             "refused_loss.py:6: by `loss_type: ipo` TRL",
             "a loss that no trainer here has",
         ],
+    ),
+    ("refused_qat.py", &["refused_qat.py:4: by `qat_scheme: int4`", "(QAT)"]),
+    (
+        "refused_collator.py",
+        &["refused_collator.py:8", "`UnslothVisionDataCollator` collates images"],
+    ),
+    (
+        "refused_auto_model.py",
+        &["refused_auto_model.py:4", "`FastModel`", "reads images or sound"],
     ),
     (
         "refused_value.py",

@@ -149,12 +149,15 @@ fn special_tokens(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let Some(part) = reader.keys.part("special_tokens", "special_tokens.") else {
         return Ok(());
     };
-    for key in ["bos_token", "eos_token", "additional_special_tokens"] {
-        if let Some(said) = part.raw(key) {
-            reader.note(format!(
-                "`special_tokens.{key}: {said}` is not carried over: the tokenizer's own is taken here"
-            ));
-        }
+    let named = ["bos_token", "eos_token", "additional_special_tokens"]
+        .into_iter()
+        .filter_map(|key| Some(format!("{key}: {}", part.raw(key)?)));
+    let named: Vec<String> = named.collect();
+    if !named.is_empty() {
+        reader.note(format!(
+            "`special_tokens: {{{}}}` is not carried over: the tokenizer's own are taken here",
+            named.join(", ")
+        ));
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ struct Foreign {
     instead: &'static str,
 }
 
-const ALL: [Foreign; 6] = [
+const ALL: [Foreign; 7] = [
     Foreign {
         title: "LLaMA-Factory's newer form (v1)",
         keys: [
@@ -47,6 +47,12 @@ const ALL: [Foreign; 6] = [
         title: "unsloth-cli",
         keys: [&[], &[]],
         commands: &["unsloth-cli"],
+        instead: "write a script that calls unsloth's functions with its values, or a study by `peft-tune init`",
+    },
+    Foreign {
+        title: "unsloth's studio",
+        keys: [&["training"], &["lora"]],
+        commands: &[],
         instead: "write a script that calls unsloth's functions with its values, or a study by `peft-tune init`",
     },
     Foreign {
@@ -190,6 +196,11 @@ mod tests {
                 r#"{"train_batch_size": "auto", "zero_optimization": {"stage": 3}}"#,
                 "DeepSpeed",
                 "--sharing",
+            ),
+            (
+                "training:\n  learning_rate: 1e-4\nlora:\n  lora_r: 8\n",
+                "unsloth's studio",
+                "a script",
             ),
             (
                 "litgpt finetune_lora m --lora_r 8 --quantize bnb.nf4\n",

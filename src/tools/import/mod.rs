@@ -21,6 +21,7 @@ mod read;
 mod reader;
 mod row;
 mod script;
+mod script_options;
 mod script_rows;
 mod settings_file;
 mod sharing;

@@ -49,7 +49,7 @@ const SILENT_OF_OTHER_METHODS: &str = "
     apollo_layerwise apollo_scale_front
     badam_mode badam_start_block badam_switch_mode badam_switch_interval badam_update_ratio badam_mask_mode
     badam_switch_block_every badam_verbose asft_alpha eaft_alpha fp8_backend fp8_enable_fsdp_float8_all_gather
-    kt_weight_path kt_expert_checkpoint_path kt_use_lora_experts kt_lora_expert_num
+    kt_config kt_cpu_activation kt_non_expert_weight_path kt_weight_path kt_expert_checkpoint_path kt_use_lora_experts kt_lora_expert_num
     kt_lora_expert_intermediate_size";
 
 /// Keys of images, videos and sounds.

@@ -132,6 +132,7 @@ fn usual_of_script(reader: &mut Reader<'_>, script: &Script) {
 /// Takes the rows of a script, and which tokens of them count.
 fn rows_of_script(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     reader.rows_of_script();
+    template_file(reader)?;
     let keys = reader.keys;
     let is_plain = reader
         .script
@@ -205,6 +206,14 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
 }
 
 fn template(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    template_file(reader)?;
+    let field = reader.keys.text("dataset_text_field")?;
+    rename(&mut reader.recipe.data, "text", field);
+    Ok(())
+}
+
+/// The chat template of a file that is named.
+fn template_file(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
     if let Some(path) = keys.text("chat_template_path")? {
         let file = located(keys.path(), &path);
@@ -215,8 +224,6 @@ fn template(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             false => reader.unknown_word("chat_template_path", &path, "the tokenizer's own template"),
         }
     }
-    let field = keys.text("dataset_text_field")?;
-    rename(&mut reader.recipe.data, "text", field);
     Ok(())
 }
 

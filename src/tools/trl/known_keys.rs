@@ -10,6 +10,7 @@ pub(super) const KNOWN: KnownKeys = KnownKeys {
         SILENT,
         SILENT_OF_COLLECTIONS,
         SILENT_OF_PREFERENCES,
+        SILENT_OF_LOADING,
         training_arguments::SILENT,
         training_arguments::SILENT_OF_FSDP,
         peft::known_keys::SILENT,
@@ -40,6 +41,10 @@ const SILENT_OF_PREFERENCES: &str = "
     precompute_ref_batch_size f_alpha_divergence_coef discopop_tau ref_model_mixup_alpha ref_model_sync_steps
     padding_value is_encoder_decoder";
 
+/// Keys of bitsandbytes' settings and of PEFT's example of a training.
+const SILENT_OF_LOADING: &str = "
+    llm_int8_threshold llm_int8_enable_fp32_cpu_offload llm_int8_has_fp16_weight splits";
+
 const TOLD: &[ToldKey] = &[
     learnt(
         "model_revision",
@@ -54,6 +59,16 @@ const TOLD: &[ToldKey] = &[
     learnt(
         "chat_template",
         "another chat template is written there; name its file in `data.chat_template`",
+    ),
+    learnt(
+        "chat_template_format",
+        "chats are written by a template of that name there, with tokens of its own",
+    )
+    .unless(&["none"]),
+    costly("use_unsloth", "unsloth's kernels train there"),
+    costly(
+        "llm_int8_skip_modules",
+        "modules of these names are not quantized there",
     ),
     learnt("system_prompt", "a system text is put before each row there"),
     costly(

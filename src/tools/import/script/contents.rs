@@ -279,7 +279,8 @@ fn layout(
         read.has_template |= own.has_template;
     }
     let format = read.format();
-    let is_same = read.has_template || [DataFormat::PromptCompletion, DataFormat::Text].contains(&format);
+    let is_text = read.has_template || [DataFormat::PromptCompletion, DataFormat::Text].contains(&format);
+    let is_same = is_text && !read.reads_no_text_alone();
     let told = functions.first().filter(|_| !is_same && training.kind.is_sft()).map(|(function, line)| {
         format!(
             "{}: what `{}` makes of a row is code, and is not taken over: rows are read by their columns (`data.format`)",

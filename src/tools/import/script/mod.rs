@@ -30,4 +30,5 @@ mod value;
 
 pub(in crate::tools) use calls::Library;
 pub(in crate::tools) use contents::Script;
+pub(in crate::tools::import) use options::OPTION_DEFAULT;
 pub(in crate::tools) use source::is_notebook;

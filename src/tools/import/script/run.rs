@@ -249,6 +249,13 @@ impl<'s> Run<'s> {
         self.assigned.push(assigned);
     }
 
+    /// Fields of the script's class that a call makes an object of.
+    pub(super) fn own_fields(&self, call: &Called) -> BTreeSet<&str> {
+        let class = call.subclass.as_ref().and_then(|name| self.classes.get(name));
+        let entries = class.into_iter().flat_map(|class| &class.entries);
+        entries.map(|(name, _)| name.as_str()).collect()
+    }
+
     /// The call that a value is the result of.
     pub(super) fn result(&self, value: &Evaluated) -> Option<&Called> {
         match &value.known {
