@@ -491,3 +491,48 @@ fn a_terminal_stays_one_and_its_last_line_tells_the_progress() {
     let (_, behind) = text.rsplit_once("\u{1b}[24;1H").unwrap();
     assert!(behind.contains("\u{1b}[r"), "{behind:?}");
 }
+
+/// A trace of PyTorch's profiler with one op, as one line.
+const TRACE: &str =
+    r#"{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 5, "dur": 40}]}"#;
+
+#[test]
+fn a_trace_that_the_run_writes_is_read_behind_it() {
+    let bench = Bench::new();
+    std::fs::write(bench.folder().join("text"), TRACE).unwrap();
+    let output = bench
+        .watch(
+            &["--trace", "trace.json"],
+            &["sh", "-c", "sleep 0.1; cp text trace.json"],
+        )
+        .output()
+        .unwrap();
+    assert!(messages(&output).contains("aten::mm"), "{}", messages(&output));
+    assert_eq!(bench.report()["trace"]["profile"]["ops"][0]["name"], "aten::mm");
+    // The same file, which the next run leaves alone.
+    for (file, reason) in [
+        ("trace.json", "is not of this run"),
+        ("none.json", "the run wrote no trace"),
+    ] {
+        let output = bench.watch(&["--trace", file], &["true"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert!(messages(&output).contains(reason), "{}", messages(&output));
+        assert!(bench.report()["trace"].is_null());
+    }
+}
+
+#[test]
+fn a_trace_is_read_without_a_command_too() {
+    let bench = Bench::new();
+    std::fs::write(bench.folder().join("trace.json"), TRACE).unwrap();
+    let mut command = crate::program();
+    command
+        .current_dir(bench.folder())
+        .args(["watch", "--trace", "trace.json"]);
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("aten::mm") && text.contains("taken as one step"),
+        "{text}"
+    );
+}

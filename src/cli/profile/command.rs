@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::args::Args;
 use super::bench::Bench;
-use super::record::record_of;
+use super::read::read_trace;
+use super::record::{record_of, record_of_trace};
 use super::source::ProfileSource;
 use super::trl;
 use crate::cli::CliError;
@@ -15,7 +16,7 @@ use crate::cli::terminal::output::{first_failure, tell, terminal_width, write_re
 use crate::cli::whole_output::check_place;
 use crate::report::{ProfileText, comparison_text, findings_text, profile_text};
 use crate::space::Loader;
-use crate::store::{ProfileId, Store};
+use crate::store::{ProfileId, ProfileRecord, Store};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::profile::diagnosis;
 use peft_tune_engine::profile::diagnosis::{Evidence, Finding};
@@ -38,6 +39,9 @@ enum Traced {
 
 /// Profiles, and prints what was found.
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
+    if let Some(path) = &args.read {
+        return read(&args, path);
+    }
     args.compute.set_up();
     let source = ProfileSource::read(&args.source, &args.database)?;
     let backend = args.backend(&source)?;
@@ -53,16 +57,25 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         None => in_engine(&args, &source)?,
         Some(loader) => in_python(&args, loader, &source)?,
     };
-    let text = match args.json {
-        true => json(&profile, &findings)?,
-        false => shown(&args, &profile, &findings, earlier.as_ref()),
-    };
+    let text = text_of(&args, &profile, &findings, earlier.as_ref())?;
     // What was measured goes everywhere that it can go: a place that fails takes it from no other.
     first_failure([
         write_result(&text),
         write_trace(&args, &trace),
         write_events(&args, &profile),
-        keep(&args, &source, &profile, &findings),
+        keep(&args, || record_of(&source, &profile, &findings, machine())),
+    ])
+}
+
+/// Shows and stores a trace as what was measured is.
+fn read(args: &Args, path: &Path) -> Result<(), CliError> {
+    let earlier = args.against.map(|id| stored_profile(&args.database, id)).transpose()?;
+    let (profile, findings) = read_trace(path)?;
+    let name = path.display().to_string();
+    first_failure([
+        write_result(&text_of(args, &profile, &findings, earlier.as_ref())?),
+        write_events(args, &profile),
+        keep(args, || Ok(record_of_trace(name, &profile, &findings))),
     ])
 }
 
@@ -99,13 +112,12 @@ fn in_python(args: &Args, loader: Loader, source: &ProfileSource) -> Result<Prof
     })
 }
 
-/// Stores a profile with its findings, unless nothing is to be stored.
-fn keep(args: &Args, source: &ProfileSource, profile: &Profile, findings: &[Finding]) -> Result<(), CliError> {
+/// Stores the record of a profile, unless nothing is to be stored.
+fn keep(args: &Args, record: impl FnOnce() -> Result<ProfileRecord, CliError>) -> Result<(), CliError> {
     if args.no_store {
         return Ok(());
     }
-    let record = record_of(source, profile, findings, machine())?;
-    let id = store(&args.database, &record)?;
+    let id = store(&args.database, &record()?)?;
     tell(format_args!(
         "stored as profile {} in {}",
         id.0,
@@ -169,13 +181,25 @@ fn write_events(args: &Args, profile: &Profile) -> Result<(), CliError> {
     Ok(())
 }
 
-pub(super) fn store(database: &DatabaseArgs, record: &crate::store::ProfileRecord) -> Result<ProfileId, CliError> {
+pub(super) fn store(database: &DatabaseArgs, record: &ProfileRecord) -> Result<ProfileId, CliError> {
     block_on(async {
         let store = Store::open(&database.path()).await?;
         let id = store.profiles().record(record).await?;
         store.close().await?;
         Ok(id)
     })
+}
+
+fn text_of(
+    args: &Args,
+    profile: &Profile,
+    findings: &[Finding],
+    earlier: Option<&(String, Profile)>,
+) -> Result<String, CliError> {
+    match args.json {
+        true => json(profile, findings),
+        false => Ok(shown(args, profile, findings, earlier)),
+    }
 }
 
 fn shown(args: &Args, profile: &Profile, findings: &[Finding], earlier: Option<&(String, Profile)>) -> String {

@@ -21,9 +21,10 @@ use super::sampler::RunSampler;
 use super::settings::Settings;
 use super::status_line::StatusLine;
 use super::status_text;
+use super::trace::{ExpectedTrace, TraceReport};
 use crate::cli::CliError;
 use crate::cli::machine::record::gpu_models;
-use crate::cli::terminal::output::{messages_width, tell};
+use crate::cli::terminal::output::{messages_width, tell, terminal_width, write_result};
 use crate::cli::whole_output::check_place;
 use crate::report::{bytes, duration, grouped};
 use crate::worker::{OomKills, oom_kills};
@@ -35,6 +36,9 @@ const BLOCK: usize = 1 << 16;
 
 /// Runs the command, watches it, and reports. The command's exit code is this program's.
 pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
+    if let (true, Some(path)) = (args.command.is_empty(), &args.trace) {
+        return write_result(&TraceReport::read(path)?.text(terminal_width()));
+    }
     let then = args.against.as_deref().map(RunReport::read).transpose()?;
     if let Some(path) = &args.report {
         check_place("--report", path)?;
@@ -42,12 +46,16 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
     let settings = Settings::of(args)?;
     announce(&settings);
     let kills = oom_kills();
+    let trace = args.trace.as_deref().map(ExpectedTrace::at);
     let mut watching = Watching::start(args, &settings)?;
     let ending = watching.follow(args, &settings);
     let evidence = watching.evidence(&settings, ending, kills);
     let program = args.command.first().map(|word| word.to_string_lossy().into_owned());
     let packages = versions(&program.unwrap_or_default());
-    let report = RunReport::new(&args.command, &settings, &evidence, watching.seen(), packages);
+    let mut report = RunReport::new(&args.command, &settings, &evidence, watching.seen(), packages);
+    if let Some(trace) = trace {
+        report.add_trace(trace.read());
+    }
     tell(report_text::text_of(&report, messages_width()).trim_end());
     if let Some(then) = then {
         tell(against::text_of(&report, &then, messages_width()).trim_end());

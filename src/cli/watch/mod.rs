@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `command` | runs, looks, reports |
 //! | `report_text`, `against`, `report` | the report, alone and beside an earlier one |
+//! | `trace` | a trace of PyTorch's profiler that the run writes |
 //! | `secrets` | what neither the report nor a quoted line shows |
 //! | `status_text`, `status_line` | the line while it runs |
 //! | `causes`, `evidence` | rules on what was measured |
@@ -39,6 +40,7 @@ mod settings;
 mod status_line;
 mod status_text;
 mod tqdm_bar;
+mod trace;
 
 pub(super) use args::Args;
 pub(super) use command::run;
