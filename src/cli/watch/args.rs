@@ -37,7 +37,7 @@ pub(in crate::cli) struct Args {
     /// Report of an earlier run to compare this one with.
     #[arg(long, value_name = "FILE")]
     pub(super) against: Option<PathBuf>,
-    /// File of JSON lines that the training writes, beside its output.
+    /// File of JSON lines that the training writes, beside its output, or its event file of TensorBoard, or a folder with those.
     #[arg(long, value_name = "FILE")]
     pub(super) log: Option<PathBuf>,
     /// Trace that PyTorch's profiler writes in the run (`export_chrome_trace`), for tables of its ops behind the report; without a

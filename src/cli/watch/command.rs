@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::against;
 use super::args::Args;
+use super::event_files::EventFiles;
 use super::evidence::{Evidence, RunLimits};
 use super::launched::{Ending, Launched};
 use super::log_file::LogFile;
@@ -101,13 +102,18 @@ struct Watching {
     readers: Vec<JoinHandle<()>>,
     sampler: RunSampler,
     logs: Vec<LogFile>,
+    event_files: EventFiles,
     /// What of the output is not read, and why.
     unseen: Vec<String>,
 }
 
 impl Watching {
     fn start(args: &Args, settings: &Settings) -> Result<Self, CliError> {
-        let named = args.log.clone();
+        let (event_log, named) = match args.log.clone() {
+            Some(path) if EventFiles::may_be(&path) => (Some(path), None),
+            named => (None, named),
+        };
+        let event_files = EventFiles::follow(event_log, settings.output.clone());
         let usual = settings.output.as_ref().map(|folder| folder.join(TRAINER_LOG));
         let logs = named.into_iter().chain(usual).map(LogFile::follow).collect();
         let began = Instant::now();
@@ -129,6 +135,7 @@ impl Watching {
             launched,
             progress,
             logs,
+            event_files,
             unseen,
         })
     }
@@ -152,6 +159,7 @@ impl Watching {
                 let _ = reader.join();
             }
         }
+        self.event_files.search_at_once();
         self.read_logs();
         ending
     }
@@ -167,6 +175,8 @@ impl Watching {
         for log in &mut self.logs {
             log.look(|line| progress.take(line, at_s));
         }
+        let broken = self.event_files.look(|fields, at_s| progress.take_event(fields, at_s));
+        self.unseen.extend(broken);
     }
 
     fn evidence(&self, settings: &Settings, ending: Ending, kills: Option<OomKills>) -> Evidence {

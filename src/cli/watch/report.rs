@@ -147,7 +147,7 @@ impl RunReport {
         unknown.extend(evidence.unseen.iter().cloned());
         if evidence.steps.is_empty() {
             unknown.push(
-                "no steps were seen: neither bars nor logs that are known here; --log names a file of JSON lines"
+                "no steps were seen: neither bars nor logs that are known here; --log names a file of JSON lines or TensorBoard's"
                     .to_owned(),
             );
         }

@@ -53,7 +53,7 @@ pub use requests::{RequestLoad, RequestPoint, measure_requests};
 pub use resident::{peak_resident_bytes, reset_peak_resident, resident_bytes};
 pub use sample::DeviceSample;
 pub use steady::{Median, Throughput, WarmupDetector, median};
-pub use tensorboard::{HparamValue, TensorBoard, TrialLog, TrialStart};
+pub use tensorboard::{BrokenRecord, EventReader, HparamValue, ScalarEvent, TensorBoard, TrialLog, TrialStart};
 pub use torch_trace::{TraceError, read_torch_trace};
 pub use trace::Trace;
 pub use write_error::WriteError;
