@@ -156,7 +156,12 @@ fn notes(
 ) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note = |text: &str| notes.push(text.to_owned());
-    note("the steps ran under torch.profiler, which makes the host slower: the GPU waits longer than in free steps");
+    note(match recorded.gpu.is_empty() {
+        true => "the steps ran under torch.profiler, which makes them slower",
+        false => {
+            "the steps ran under torch.profiler, which makes the host slower: the GPU waits longer than in free steps"
+        }
+    });
     match steps.source {
         StepSource::Profiler if steps.updates != steps.spans.len() => note(&format!(
             "{} steps of the profiler have {} updates of an optimizer: a step here is one of the profiler (`profile.step()`)",

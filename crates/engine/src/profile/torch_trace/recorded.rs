@@ -1,6 +1,6 @@
 //! Events of a trace as they are kept: times, and numbers for what many of them share.
 //!
-//! A trace has some hundred bytes for an event, and this a tenth of that. Names and shapes are kept once; calls of
+//! A trace has some hundred bytes for an event, and this a sixth of that at most. Names and shapes are kept once; calls of
 //! Python and arrows between events are counted and passed over.
 
 use std::cmp::Reverse;
