@@ -78,7 +78,7 @@ impl Steps {
     }
 }
 
-/// The same ranges, each ended by the next one's beginning at the latest.
+/// Ranges, each ended by the next one's beginning at the latest.
 fn without_overlap(mut spans: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     spans.dedup_by_key(|(start, _)| *start);
     for place in 1..spans.len() {
