@@ -141,7 +141,7 @@ class Device:
             self.synchronise()
             return self.peak()[0]
         profiler = self._torch.profiler
-        with profiler.profile(activities=[profiler.ProfilerActivity.CPU], profile_memory=True) as recorded:
+        with profiler.profile(activities=[profiler.ProfilerActivity.CPU], profile_memory=True) as recorded, self._limited():
             work()
         return held_bytes + most_taken(recorded.profiler.kineto_results.experimental_event_tree())
 
@@ -191,6 +191,17 @@ class Device:
             bounds = [bound for bound in (soft, hard) if bound != resource.RLIM_INFINITY]
             soft = min([most, *bounds])
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+    @contextlib.contextmanager
+    def _limited(self):
+        """The limit up to the end of a context, behind which a profiler puts together what it recorded.
+
+        The process is aborted where there is no memory for that, and the profiler's is none of the trial's.
+        """
+        try:
+            yield
+        finally:
+            self.set_limit(None)
 
     def empty(self):
         """Gives memory back that nothing uses."""

@@ -19,15 +19,36 @@ pub(super) enum ReferenceRate {
     Published,
 }
 
+/// Options that say what to measure and how: with a trace nothing is.
+const MEASURES: [&str; 13] = [
+    "recipe",
+    "trial",
+    "study",
+    "backend",
+    "python",
+    "budget",
+    "interval",
+    "trace",
+    "log_every",
+    "verify",
+    "memory_limit",
+    "threads",
+    "device",
+];
+
 /// Profile one setting in depth: where a step's time and memory go, and what would help.
 ///
 /// Run steps of the recipe until the throughput is known to 2% or the time is spent, then print phases, modules, ops,
 /// memory at the peak and a diagnosis, and store them. Nothing is trained: the adapter is discarded. With `--backend trl`, and with
-/// `unsloth`, the steps are TRL's, timed by PyTorch's profiler.
+/// `unsloth`, the steps are TRL's, timed by PyTorch's profiler. With `--read`
+/// nothing runs: the steps are those of a trace that PyTorch's profiler has written.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {
     #[command(flatten)]
     pub(super) source: SourceArgs,
+    /// Run nothing, and read a trace that PyTorch's profiler has exported (`export_chrome_trace`; `.json` or `.json.gz`).
+    #[arg(long, value_name = "TRACE", conflicts_with_all = MEASURES)]
+    pub(super) read: Option<PathBuf>,
     /// Engine that trains the steps [default: the one that trained the trial, else the built-in one].
     #[arg(long, value_enum)]
     pub(super) backend: Option<BackendName>,

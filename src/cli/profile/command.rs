@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::args::{Args, ReferenceRate};
 use super::bench::Bench;
-use super::record::record_of;
+use super::read::read_trace;
+use super::record::{record_of, record_of_trace};
 use super::source::ProfileSource;
 use super::trl;
 use crate::cli::CliError;
@@ -15,7 +16,7 @@ use crate::cli::terminal::output::{first_failure, tell, terminal_width, write_re
 use crate::cli::whole_output::check_place;
 use crate::report::{ProfileText, comparison_text, findings_text, profile_text};
 use crate::space::Loader;
-use crate::store::{ProfileId, Store};
+use crate::store::{ProfileId, ProfileRecord, Store};
 use peft_tune_core::predict::{AskedRate, NearRate, NoPublishedRate, TuningMethod, device_of_driver, nearest_rate};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::profile::diagnosis;
@@ -39,6 +40,9 @@ enum Traced {
 
 /// Profiles, and prints what was found.
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
+    if let Some(path) = &args.read {
+        return read(&args, path);
+    }
     args.compute.set_up();
     let source = ProfileSource::read(&args.source, &args.database)?;
     let backend = args.backend(&source)?;
@@ -54,16 +58,25 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         None => in_engine(&args, &source)?,
         Some(loader) => in_python(&args, loader, &source)?,
     };
-    let text = match args.json {
-        true => json(&profile, &findings)?,
-        false => shown(&args, &source.recipe, &profile, &findings, earlier.as_ref()),
-    };
+    let text = text_of(&args, Some(&source.recipe), &profile, &findings, earlier.as_ref())?;
     // What was measured goes everywhere that it can go: a place that fails takes it from no other.
     first_failure([
         write_result(&text),
         write_trace(&args, &trace),
         write_events(&args, &profile),
-        keep(&args, &source, &profile, &findings),
+        keep(&args, || record_of(&source, &profile, &findings, machine())),
+    ])
+}
+
+/// Shows and stores a trace as what was measured is.
+fn read(args: &Args, path: &Path) -> Result<(), CliError> {
+    let earlier = args.against.map(|id| stored_profile(&args.database, id)).transpose()?;
+    let (profile, findings) = read_trace(path)?;
+    let name = path.display().to_string();
+    first_failure([
+        write_result(&text_of(args, None, &profile, &findings, earlier.as_ref())?),
+        write_events(args, &profile),
+        keep(args, || Ok(record_of_trace(name, &profile, &findings))),
     ])
 }
 
@@ -100,13 +113,12 @@ fn in_python(args: &Args, loader: Loader, source: &ProfileSource) -> Result<Prof
     })
 }
 
-/// Stores a profile with its findings, unless nothing is to be stored.
-fn keep(args: &Args, source: &ProfileSource, profile: &Profile, findings: &[Finding]) -> Result<(), CliError> {
+/// Stores the record of a profile, unless nothing is to be stored.
+fn keep(args: &Args, record: impl FnOnce() -> Result<ProfileRecord, CliError>) -> Result<(), CliError> {
     if args.no_store {
         return Ok(());
     }
-    let record = record_of(source, profile, findings, machine())?;
-    let id = store(&args.database, &record)?;
+    let id = store(&args.database, &record()?)?;
     tell(format_args!(
         "stored as profile {} in {}",
         id.0,
@@ -170,7 +182,7 @@ fn write_events(args: &Args, profile: &Profile) -> Result<(), CliError> {
     Ok(())
 }
 
-pub(super) fn store(database: &DatabaseArgs, record: &crate::store::ProfileRecord) -> Result<ProfileId, CliError> {
+pub(super) fn store(database: &DatabaseArgs, record: &ProfileRecord) -> Result<ProfileId, CliError> {
     block_on(async {
         let store = Store::open(&database.path()).await?;
         let id = store.profiles().record(record).await?;
@@ -190,9 +202,22 @@ fn published(recipe: &Recipe, profile: &Profile) -> Result<NearRate, NoPublished
     })
 }
 
+fn text_of(
+    args: &Args,
+    recipe: Option<&Recipe>,
+    profile: &Profile,
+    findings: &[Finding],
+    earlier: Option<&(String, Profile)>,
+) -> Result<String, CliError> {
+    match args.json {
+        true => json(profile, findings),
+        false => Ok(shown(args, recipe, profile, findings, earlier)),
+    }
+}
+
 fn shown(
     args: &Args,
-    recipe: &Recipe,
+    recipe: Option<&Recipe>,
     profile: &Profile,
     findings: &[Finding],
     earlier: Option<&(String, Profile)>,
@@ -200,9 +225,13 @@ fn shown(
     let (rate, published) = match args.reference_throughput {
         None => (None, None),
         Some(ReferenceRate::TokensPerS(rate)) => (Some(rate), None),
-        Some(ReferenceRate::Published) => match published(recipe, profile) {
-            Ok(near) => (Some(near.row.tokens_per_s), Some(near.to_string())),
-            Err(refused) => (None, Some(refused.to_string())),
+        Some(ReferenceRate::Published) => match recipe.map(|recipe| published(recipe, profile)) {
+            Some(Ok(near)) => (Some(near.row.tokens_per_s), Some(near.to_string())),
+            Some(Err(refused)) => (None, Some(refused.to_string())),
+            None => (
+                None,
+                Some("a trace does not tell its recipe, so no published rate is its own".to_owned()),
+            ),
         },
     };
     let reference = rate.map(|rate| Reference::new(profile, rate));

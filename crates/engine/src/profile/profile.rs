@@ -30,6 +30,17 @@ pub struct Profile {
     /// Timeline of an NVIDIA GPU, where CUPTI tells it.
     #[serde(default)]
     pub gpu: Option<GpuTimeline>,
+    /// File that the profile was read from; `None` where steps were run for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceFile>,
+}
+
+/// File of PyTorch's profiler that a profile was read from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceFile {
+    pub path: String,
+    /// Facts that it does not tell, and what its numbers are of.
+    pub notes: Vec<String>,
 }
 
 /// Setting that was profiled: the facts that tables, comparison and diagnosis name.

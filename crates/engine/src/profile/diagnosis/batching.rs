@@ -166,6 +166,11 @@ pub(super) fn small_micro_batch(evidence: &Evidence<'_>) -> Option<Finding> {
 
 /// Change to twice the micro-batch, at the same global batch where that is possible, and what to say where it is not.
 pub(super) fn twice_the_micro_batch(setting: &Setting) -> (Change, &'static str) {
+    if setting.micro_batch == 0 {
+        // Of a trace that does not tell it.
+        let advice = "twice the micro-batch, where the memory holds it".to_owned();
+        return (Change::Advice(advice), "");
+    }
     let (micro_batch, accumulation) = (2 * setting.micro_batch, setting.gradient_accumulation);
     if accumulation > 1 && accumulation.is_multiple_of(2) {
         let change = Change::Batch {
