@@ -23,6 +23,7 @@ use super::stack::HOST;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkKind {
+    #[serde(rename = "nvlink")]
     NvLink {
         generation: u8,
     },

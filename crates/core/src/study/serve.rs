@@ -30,7 +30,7 @@ pub enum ServeMode {
     /// Adapter beside the base weights.
     #[default]
     Beside,
-    /// So many adapters beside the base weights, one for each sequence in turn.
+    /// Number of adapters beside the base weights, one for each sequence in turn.
     Together(usize),
 }
 
