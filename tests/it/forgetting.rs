@@ -118,8 +118,8 @@ baseline: {learning_rate: 1.0e-2}
 fn a_training_of_all_weights_is_compared_with_the_model_that_it_was() {
     let (_, folder) = searched(
         "objectives: [loss, retained_loss_increase]
-space: {method: full, learning_rate: [1.0e-9, 5.0e-4], micro_batch: 4}
-baseline: {learning_rate: 5.0e-4}
+space: {method: full, learning_rate: [1.0e-9, 2.0e-3], micro_batch: 4}
+baseline: {learning_rate: 2.0e-3}
 ",
     );
     // `base_kl` was not asked for.

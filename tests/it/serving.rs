@@ -58,7 +58,7 @@ fn a_merged_adapter_is_predicted_to_cost_nothing_and_several_more_than_one() {
         let folder = study(serve);
         let text = peft_tune(
             folder.path(),
-            &["plan", "space.yaml", "--device", "H100", "--json", "--top", "9"],
+            &["plan", "space.yaml", "--device", "H100 SXM", "--json", "--top", "9"],
         );
         let plan: serde_json::Value = serde_json::from_str(&text).unwrap();
         let mut by_rank: Vec<(i64, f64)> = Vec::new();

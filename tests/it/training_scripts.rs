@@ -280,7 +280,9 @@ const CASES: &[Case] = &[
             ("learning_rate", "1e-4"),
             ("gradient_checkpointing", "none"),
         ],
-        &["`rank` is an option of the script"],
+        &[
+            "options of the script have their defaults here: `per_device_train_batch_size`, `learning_rate`, `rank`, `modules`, `model_name`",
+        ],
     ),
     case(
         "trl_own_options.py",

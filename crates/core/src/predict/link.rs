@@ -24,13 +24,9 @@ use super::stack::HOST;
 #[serde(rename_all = "snake_case")]
 pub enum LinkKind {
     #[serde(rename = "nvlink")]
-    NvLink {
-        generation: u8,
-    },
+    NvLink { generation: u8 },
     /// 16 lanes of PCI Express.
-    Pcie {
-        generation: u8,
-    },
+    Pcie { generation: u8 },
     /// Memory of a host whose processes are the devices.
     HostMemory,
 }

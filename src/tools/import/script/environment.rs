@@ -3,15 +3,15 @@
 use super::run::{Arguments, Run, Variable};
 use super::value::{Evaluated, Known};
 
-/// Map of all variables.
-const MAP: &str = "os.environ";
+/// Names of the map of all variables, by how it was imported.
+const MAPS: [&str; 2] = ["os.environ", "environ"];
 
 /// Functions that read a variable.
 pub(super) const READ: &[&str] = &["os.getenv", "getenv", "os.environ.get", "environ.get"];
 
 /// Whether a value is the map of all variables.
 pub(super) fn is_environment(known: &Known) -> bool {
-    matches!(known, Known::Name(name) if name == MAP)
+    matches!(known, Known::Name(name) if MAPS.contains(&name.as_str()))
 }
 
 impl Run<'_> {
@@ -42,7 +42,7 @@ impl Run<'_> {
         if READ.contains(&function) {
             return self.variable(name?).cloned();
         }
-        match function.strip_prefix(MAP) {
+        match MAPS.iter().find_map(|map| function.strip_prefix(map)) {
             Some(".setdefault") if self.variable(name?).is_none() => self.set_variable(name?, (*all.get(1)?).clone()),
             Some(".update") => {
                 let entries = match all.first().map(|first| &first.known) {
@@ -56,7 +56,7 @@ impl Run<'_> {
                     self.set_variable(name, bound.value.clone());
                 }
             }
-            _ if function == "os.putenv" => self.set_variable(name?, (*all.get(1)?).clone()),
+            _ if ["os.putenv", "putenv"].contains(&function) => self.set_variable(name?, (*all.get(1)?).clone()),
             _ => {}
         }
         None
