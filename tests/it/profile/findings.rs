@@ -17,7 +17,7 @@ use crate::mocked::errors_of;
 use crate::trl_backend::has_python;
 
 /// Time in which some profile must show a fault.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Words of the recipe without a fault.
 const ADAPTER: &str = "adapter: {rank: 4}";
