@@ -32,7 +32,7 @@ impl Predictor {
         if context + plan.new_tokens > positions {
             return Ok(None);
         }
-        let served = ServePlan::served(recipe);
+        let served = counted(recipe, plan.mode);
         let workload = Workload::full(batch, 1);
         let setting = Setting {
             recipe: &served,
@@ -92,6 +92,19 @@ impl Predictor {
             Machine::Unmeasured(_) => None,
         }
     }
+}
+
+/// The recipe whose passes over memory are counted. They do not tell whose they are, so the least adapter stands for one that is folded
+/// in.
+fn counted(recipe: &Recipe, mode: ServeMode) -> Recipe {
+    let mut served = ServePlan::served(recipe);
+    if let (ServeMode::Merged, Some(adapter)) = (mode, &mut served.adapter) {
+        adapter.rank = 1;
+        adapter.rank_pattern.clear();
+        adapter.dora = false;
+        adapter.lora_bias = false;
+    }
+    served
 }
 
 /// Values of keys and values before a token that an op reads for it.
