@@ -71,8 +71,12 @@ impl TrialRun<'_> {
         let loss = trainer.evaluate(&rows).map_err(failed)?.loss;
         metrics.insert("retained_loss_before", loss_before);
         metrics.insert("retained_loss", loss);
-        metrics.insert(RETAINED_LOSS_INCREASE, loss / loss_before - 1.0);
-        Ok(())
+        match metrics.insert(RETAINED_LOSS_INCREASE, loss / loss_before - 1.0) {
+            true => Ok(()),
+            false => Err(Unmeasured::Missing(format!(
+                "`{RETAINED_LOSS_INCREASE}`: the losses are {loss_before} and {loss}"
+            ))),
+        }
     }
 
     /// Compares next-token distributions on what the model before the training said.
@@ -95,7 +99,9 @@ impl TrialRun<'_> {
         let batches = documents.chunks(self.recipe.batch.micro_batch.max(1));
         let batches: Vec<MicroBatch> = batches.map(MicroBatch::from_documents).collect();
         let found = Divergence::measure(trainer, before, &batches).map_err(failed)?;
-        metrics.insert(BASE_KL, found.nats);
+        if !metrics.insert(BASE_KL, found.nats) {
+            return Err(Unmeasured::Missing(format!("`{BASE_KL}` became {}", found.nats)));
+        }
         metrics.insert("base_kl_tokens", found.positions as f64);
         Ok(())
     }
