@@ -11,6 +11,9 @@ use peft_tune_core::objective::{
 };
 use peft_tune_core::study::{DISTURBED, NEIGHBOURS, PLANNED_STEPS, THROUGHPUT_INTERVAL};
 
+/// Metric: seconds of measuring how a model is served. Without [`SERVE_MS_PER_TOKEN`] beside it, that failed.
+pub(crate) const SERVE_S: &str = "serve_s";
+
 /// One metric that trials have.
 #[derive(Clone, Copy, Debug)]
 pub struct MetricRow {
@@ -185,7 +188,7 @@ const ROWS: [MetricRow; 92] = [
     ),
     row(
         Cost,
-        "serve_s",
+        SERVE_S,
         "s",
         "Time of measuring that; 0 where a setting that is served alike had been measured.",
     ),

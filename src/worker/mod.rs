@@ -55,7 +55,7 @@ pub use launcher::Launcher;
 pub use limits::{MemoryLimiter, memory_limiter};
 pub(crate) use limits::{OomKills, OomScope, oom_kills};
 pub use metric_rows::{MetricPart, MetricRow, metric_rows};
-pub(crate) use metric_rows::{is_of_stop, is_of_training};
+pub(crate) use metric_rows::{SERVE_S, is_of_stop, is_of_training};
 pub use mock::MockEvaluator;
 pub use placement::{Placement, pin_to, usable_cpus};
 pub use pool::WorkerPool;

@@ -326,6 +326,7 @@ impl Session {
             data,
             untrained,
             untrained_dense,
+            served: Arc::clone(&self.kept.served),
             memory,
             seconds: started.elapsed().as_secs_f64(),
         })

@@ -68,10 +68,11 @@ impl TrialRun<'_> {
                 number: self.request.number,
                 phase: Phase::Profile,
             });
-            training = self.profile(measure, train, emit, metrics)?;
+            // Before the steps: a profile may lie within a training, whose time and memory are its own.
             if let Some(serve) = &measure.serve {
                 self.measure_serving(serve, metrics)?;
             }
+            training = self.profile(measure, train, emit, metrics)?;
             emit(TrialEvent::Measured {
                 number: self.request.number,
                 metrics: metrics.clone(),

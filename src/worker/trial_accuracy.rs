@@ -248,7 +248,7 @@ impl TrialRun<'_> {
         limit.is_some_and(|limit| self.after_s() > limit)
     }
 
-    fn timed_out(&self) -> Interruption {
+    pub(super) fn timed_out(&self) -> Interruption {
         Interruption::Failed(FailReason::TimedOut {
             phase: Phase::Evaluate,
             after_s: self.after_s(),

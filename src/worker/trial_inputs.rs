@@ -25,7 +25,12 @@ pub(super) struct KeptInputs {
     untrained: Vec<(StartKey, Arc<Untrained>)>,
     /// Token accuracies of recipes that were trained in F32 to compare others with.
     pub(super) fp32_accuracies: Vec<(Fp32Key, f64)>,
+    /// Times of answers, of every model that was served so far.
+    pub(super) served: ServedPoints,
 }
+
+/// Times of the answers of models, by what a served model has of a recipe, and the load.
+pub(super) type ServedPoints = Arc<Mutex<Vec<((Recipe, ServePlan), InferencePoint)>>>;
 
 /// Findings about a model before its training. A cell is empty until it was measured.
 #[derive(Default)]
@@ -36,8 +41,6 @@ pub(super) struct Untrained {
     pub(super) retained_loss: OnceLock<f64>,
     /// The model's own continuations of held-out prompts; their targets are what it said.
     pub(super) continuations: OnceLock<Vec<Document>>,
-    /// Time of its answers, by what a served model has of a recipe, and the load.
-    pub(super) served: Mutex<Vec<((Recipe, ServePlan), InferencePoint)>>,
 }
 
 /// Key of what decides the token accuracy of a training in F32.
@@ -153,6 +156,8 @@ pub(super) struct TrialInputs {
     pub(super) untrained: Arc<Untrained>,
     /// Findings about the dense base model, where this trial's is sparse.
     pub(super) untrained_dense: Arc<Untrained>,
+    /// Times of the answers of all models that this process has measured so far.
+    pub(super) served: ServedPoints,
     pub(super) memory: TrialMemory,
     /// Seconds of the loading.
     pub(super) seconds: f64,

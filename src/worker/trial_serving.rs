@@ -5,12 +5,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use super::interruption::{Interruption, failure, invalid};
+use super::metric_rows::SERVE_S;
 use super::trial::TrialRun;
 use peft_tune_core::objective::SERVE_MS_PER_TOKEN;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{FailReason, Metrics, Phase, ServeMode, ServePlan};
 use peft_tune_engine::profile::{InferenceLoad, InferencePoint, measure_inference};
 use peft_tune_engine::{BaseModel, Generator, TrainError};
+use peft_tune_kernels::device;
 
 /// Seconds of a measurement, behind the first three answers.
 const BUDGET_S: f64 = 0.5;
@@ -19,24 +21,33 @@ impl TrialRun<'_> {
     /// Measures the time of a token under the load that the study serves models under.
     pub(super) fn measure_serving(&self, plan: &ServePlan, metrics: &mut Metrics) -> Result<(), Interruption> {
         let began = Instant::now();
-        let served = (ServePlan::served(self.recipe), *plan);
-        let known = || {
-            self.loaded
-                .untrained
-                .served
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        };
+        let mut alike = ServePlan::served(self.recipe);
+        // One that is folded in leaves the weights of the base model, with other values.
+        alike.adapter = alike.adapter.filter(|_| plan.mode != ServeMode::Merged);
+        let served = (alike, *plan);
+        let known = || self.loaded.served.lock().unwrap_or_else(PoisonError::into_inner);
         let before = known().iter().find(|(one, _)| *one == served).map(|(_, point)| *point);
         let point = match before {
-            Some(point) => point,
+            Some(point) => {
+                metrics.insert(SERVE_S, 0.0);
+                point
+            }
             None => {
+                if self.is_late() {
+                    return Err(self.timed_out());
+                }
                 // The memory of all this is none of the setting's.
                 self.loaded.memory.set_limit(None);
                 let point = self.served_point(&served.0, plan);
+                device::forget_scratch();
                 self.loaded.memory.set_limit(self.request.memory_limit_bytes);
                 self.loaded.memory.reset_peak();
+                // Also where it failed: the time without a result says what failed.
+                metrics.insert(SERVE_S, began.elapsed().as_secs_f64());
                 let point = point?;
+                if self.is_late() {
+                    return Err(self.timed_out());
+                }
                 known().push((served, point));
                 point
             }
@@ -44,11 +55,6 @@ impl TrialRun<'_> {
         metrics.insert(SERVE_MS_PER_TOKEN, 1e3 * point.token.p50_s);
         metrics.insert("serve_first_token_ms", 1e3 * point.first_token.p50_s);
         metrics.insert("serve_tokens_per_s", point.decode_tokens_per_s);
-        let seconds = match before {
-            Some(_) => 0.0,
-            None => began.elapsed().as_secs_f64(),
-        };
-        metrics.insert("serve_s", seconds);
         Ok(())
     }
 
@@ -85,12 +91,11 @@ impl TrialRun<'_> {
     }
 }
 
-/// The model that answers. One whose adapter is folded in has the weights of the base model, with other values.
+/// The model that answers.
 fn generator(base: Arc<BaseModel>, served: &Recipe, mode: ServeMode) -> Result<Generator, TrainError> {
     match mode {
         _ if served.adapter.is_none() => Generator::new(base, None),
-        ServeMode::Merged => Generator::new(base, None),
-        ServeMode::Beside => Generator::with_fresh_adapter(base, served),
+        ServeMode::Merged | ServeMode::Beside => Generator::with_fresh_adapter(base, served),
         ServeMode::Together(adapters) => Generator::with_fresh_adapters(base, served, adapters),
     }
 }

@@ -53,6 +53,20 @@ fn the_time_of_a_served_token_is_searched_and_measured_once_for_each_rank() {
 }
 
 #[test]
+fn a_merged_adapter_is_measured_once_for_all_ranks() {
+    let folder = study("{mode: merged, batch: 2, context: 16, new_tokens: 4}");
+    let folder = folder.path();
+    peft_tune(folder, &["search", "space.yaml"]);
+    let sql = "select count(distinct p.value) >= 2, count(distinct m.value) from trial_metric m \
+               join trial_param p on p.study = m.study and p.trial = m.trial \
+               where p.name = 'rank' and m.name = 'serve_ms_per_token'";
+    assert_eq!(rows(folder, sql), ["1,1"]);
+    let sql = "select count(*) from trial_metric where name = 'serve_s' and value > 0 \
+               and trial not in (select trial from trial_inherited where part = 'cost')";
+    assert_eq!(rows(folder, sql), ["1"]);
+}
+
+#[test]
 fn a_merged_adapter_is_predicted_to_cost_nothing_and_several_more_than_one() {
     let served = |serve: &str| {
         let folder = study(serve);
