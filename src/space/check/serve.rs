@@ -5,25 +5,29 @@ use crate::space::SpaceError;
 use crate::space::file::{ServeEntry, StudyFile};
 use peft_tune_core::objective::{Constraint, LOSS, Objective, PEAK_MEMORY, SERVE_MS_PER_TOKEN, THROUGHPUT};
 use peft_tune_core::space::SearchSpace;
-use peft_tune_core::study::{ServeMode, ServePlan};
+use peft_tune_core::study::{ServeMode, ServePlan, TrialPlan};
 
 /// Tokens that are generated where the file does not say how many.
 const NEW_TOKENS: usize = 16;
 /// Most adapters on one base model.
 const MOST_ADAPTERS: usize = 1024;
-/// Settings that a served model has; the others change a training alone.
-const SERVED: [&str; 10] = [
+/// Settings that a served model has, those of a merged one first; the others change a training alone.
+const SERVED: [&str; 11] = [
     "method",
     "precision",
     "activation_quantization",
     "weight_sparsity",
     "quantization_aware",
+    // Each device measures, and those that share a slot of the CPU divide its threads.
+    "devices",
     "rank",
     "target_modules",
     "dora",
     "bias",
     "lora_bias",
 ];
+/// Number of settings that a served model has whose adapter is folded in.
+const OF_MERGED: usize = 6;
 
 impl Context<'_> {
     /// The load under which models are served, where the file has one or `is_asked` says that a metric needs one.
@@ -69,7 +73,12 @@ impl Context<'_> {
 }
 
 /// Lets the time of a served token depend on what a served model has alone, and not on what changes its training.
-pub(super) fn limit_serving(objectives: &[Objective], constraints: &[Constraint], space: &mut SearchSpace) {
+pub(super) fn limit_serving(
+    objectives: &[Objective],
+    constraints: &[Constraint],
+    plan: &TrialPlan,
+    space: &mut SearchSpace,
+) {
     let objectives = objectives.iter().map(|objective| &objective.metric);
     let asked = objectives.chain(constraints.iter().map(|constraint| &constraint.metric));
     let mut others: Vec<String> = [THROUGHPUT, PEAK_MEMORY, LOSS].map(str::to_owned).into();
@@ -84,7 +93,12 @@ pub(super) fn limit_serving(objectives: &[Objective], constraints: &[Constraint]
     if !is_served {
         return;
     }
-    let of_training = |name: &str| !SERVED.contains(&name);
+    let serve = plan.measure.as_ref().and_then(|measure| measure.serve);
+    let served = match serve.is_some_and(|serve| serve.mode == ServeMode::Merged) {
+        true => &SERVED[..OF_MERGED],
+        false => &SERVED[..],
+    };
+    let of_training = |name: &str| !served.contains(&name);
     let parameters = space.parameters.iter_mut();
     for parameter in parameters.filter(|one| one.affects.is_none() && of_training(&one.name)) {
         parameter.affects = Some(others.clone());

@@ -103,7 +103,7 @@ fn study_of(document: Document, options: ReadOptions, asked: Option<Backend>) ->
     let mut plan = context.plan(&file, score, &objectives, &constraints, trains)?;
     if trains {
         follow_loss(&objectives, &constraints, &mut parameters.space);
-        limit_serving(&objectives, &constraints, &mut parameters.space);
+        limit_serving(&objectives, &constraints, &plan, &mut parameters.space);
     }
     if let Some(target) = &target {
         target.take_over(&mut objectives, &mut constraints, &mut parameters.space);
