@@ -203,6 +203,16 @@ published rows models *args:
 beside-trl *args:
     scripts/measure/beside_trl.py --binary {{binary}} {{args}}
 
+# Trainings in TRL with a fault each and clean ones: what `watch` names (`--python PYTHON` has TRL): a quarter of an hour
+[group('measure')]
+watch-faults *args:
+    scripts/measure/watch_faults.py --binary {{binary}} {{args}}
+
+# Pairs of trainings in TRL with `watch` and without: what it costs a step (`--python PYTHON` has TRL): a quarter of an hour
+[group('measure')]
+watch-overhead *args:
+    scripts/measure/watch_overhead.py --binary {{binary}} {{args}}
+
 # Quickstarts with several seeds, quiet or beside busy loops: is what they recommend sound? Two minutes each
 [group('measure')]
 quickstarts folder *args:

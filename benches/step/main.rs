@@ -310,7 +310,7 @@ fn print_floor(ceilings: &Ceilings, base: &BaseModel, recipe: &Recipe, measured:
     let floor = |is_in: fn(Segment) -> bool| -> f64 {
         let parts = costs.parts.iter().filter(|one| match one.part {
             StepPart::Segment(segment) => is_in(segment),
-            StepPart::Begin | StepPart::Gather | StepPart::HostUpdate => false,
+            StepPart::Begin | StepPart::Gather | StepPart::Sum | StepPart::HostUpdate => false,
         });
         parts.map(|part| part.seconds()).sum()
     };

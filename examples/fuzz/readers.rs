@@ -14,6 +14,7 @@ use peft_tune_core::recipe::{DataSettings, HeldOut, Precision};
 use peft_tune_engine::BaseModel;
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::{HubSettings, ModelFiles, TokenizerFiles};
+use peft_tune_engine::profile::read_torch_trace;
 use peft_tune_engine::tokenizer::{ChatTemplate, GenerationPrompt, SpecialTokens, Specials, Tokenizer};
 
 /// Folder of the data files that tests read.
@@ -30,7 +31,7 @@ pub(super) struct Reader {
 }
 
 /// All readers.
-pub(super) const READERS: [Reader; 15] = [
+pub(super) const READERS: [Reader; 16] = [
     Reader {
         name: "space",
         inputs: |corpus| corpus.files("search_spaces", "yaml"),
@@ -106,6 +107,24 @@ pub(super) const READERS: [Reader; 15] = [
         inputs: |_| NAMES.iter().map(|text| text.as_bytes().to_vec()).collect(),
         read: url,
     },
+    Reader {
+        name: "trace",
+        inputs: |_| TRACES.iter().map(|text| text.as_bytes().to_vec()).collect(),
+        read: |corpus, bytes| drop(read_torch_trace(&corpus.put("trace.json", bytes))),
+    },
+];
+
+/// Traces as PyTorch's profiler writes them, of a processor and of a GPU.
+const TRACES: [&str; 2] = [
+    r#"{"schemaVersion": 1, "deviceProperties": [], "traceEvents": [
+{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#2", "pid": 7, "tid": 7, "ts": 10.5, "dur": 900.0, "args": {"External id": 1}},
+{"ph": "X", "cat": "cpu_op", "name": "aten::embedding", "pid": 7, "tid": 7, "ts": 20, "dur": 9, "args": {"External id": 2,
+ "Input type": ["float", "long int"], "Input Dims": [[50, 16], [2, 8]]}},
+{"ph": "X", "cat": "cpu_op", "name": "aten::cat", "pid": 7, "tid": 7, "ts": 30, "dur": 9, "args": {"Input Dims": [[[8], [8]], []]}},
+{"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 7, "tid": 7, "ts": 31,
+ "args": {"Total Allocated": 128, "Device Id": -1, "Device Type": 0}}], "traceName": "t"}"#,
+    r#"[{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 7, "tid": 7, "ts": 1, "dur": 5, "args": {"External id": 3}},
+{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 9, "dur": 5, "args": {"External id": 3, "device": 0}}]"#,
 ];
 
 /// Real inputs, and a folder to write to.

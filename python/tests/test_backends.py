@@ -779,12 +779,19 @@ class Steps(unittest.TestCase):
         for broken in (step(12.0), step(math.nan), step(2.0, math.inf)):
             with self.assertRaises(losses.Ended) as ended:
                 full.check(broken)
-            self.assertEqual(ended.exception.reason, {"kind": "diverged", "at_step": 1, "loss": 11.9})
+            self.assertEqual(ended.exception.reason, {"kind": "diverged", "at_step": 1, "loss": 11.9, "cause": "rate"})
+        calm = losses.Losses(is_fp16=False)
+        calm.check(step(2.0))
+        with self.assertRaises(losses.Ended) as ended:
+            calm.check(step(math.nan))
+        # Nothing that the numbers tell.
+        self.assertEqual(ended.exception.reason, {"kind": "diverged", "at_step": 1, "loss": 2.0})
         half = losses.Losses(is_fp16=True)
         for _ in range(losses.MOST_OVERFLOWS - 1):
             half.check(step(2.0, math.inf))
-        with self.assertRaises(losses.Ended):
+        with self.assertRaises(losses.Ended) as ended:
             half.check(step(2.0, math.nan))
+        self.assertEqual(ended.exception.reason["cause"], "overflow")
 
     def test_out_of_memory_has_many_names(self):
         class OutOfMemoryError(RuntimeError):
@@ -1294,7 +1301,7 @@ class Bases(unittest.TestCase):
 
     def test_bytes_of_8_bits_are_counted_where_the_weights_have_them_still(self):
         layer = StandInLinear8bit()
-        self.assertEqual(base_model.frozen_bytes_of(layer), 24)
+        self.assertEqual(base_model.frozen_bytes_of(device.tensors_of(layer), base_model.scales_of(layer)), 24)
         self.assertIsNotNone(layer.weight.SCB)
 
     def test_scales_that_are_quantized_themselves_are_counted(self):

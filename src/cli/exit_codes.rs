@@ -76,7 +76,7 @@ const ROWS: [ExitRow; 17] = [
     ),
     row(
         TOOL_REFUSES,
-        "`export --check`: the installed tool refuses the files",
+        "`export --check` and `--receipt`: the installed tool refuses the files",
         "the files are written; the message is the tool's",
     ),
     row(
@@ -86,8 +86,8 @@ const ROWS: [ExitRow; 17] = [
     ),
     row(
         ENGINES_DIFFER,
-        "`check`: the two engines do not train alike",
-        "the comparison is printed; it says where they differ and by how much",
+        "`check` and `export --receipt`: the two do not train alike",
+        "the comparison, or the receipt beside the files, says where they differ and by how much",
     ),
     row(
         CANNOT_RUN,

@@ -14,6 +14,7 @@
 //! | `forecast`, `profile` | what a study is predicted from; one setting in depth |
 //! | `train` | real fine-tunings |
 //! | `data` | data made ready and looked at |
+//! | `engines` | a few steps in one engine, for a comparison with another |
 //! | `machine`, `processes` | this machine and its speed; commands that other commands start |
 //! | `options`, `row_formats` | options of several commands; rows as a table, CSV, JSON, Parquet |
 //! | `terminal`, `whole_output`, `page_output` | results and messages; files that appear whole; pages and pictures |
@@ -23,6 +24,7 @@ mod check;
 mod commands;
 mod data;
 mod database;
+mod engines;
 mod error;
 mod exit_codes;
 mod export;

@@ -92,6 +92,7 @@ impl Gatherer {
             // A page that is made again and again answers what is cheap to answer.
             answers: None,
             costs: None,
+            scaling: Vec::new(),
             predictions: predictions(store, study.id).await?,
             memory: memory(store, study.id).await?,
             findings: store

@@ -138,6 +138,7 @@ fn data(data: &DataSettings, output: &Path) -> String {
         HeldOut::File(path) => seen(path),
         HeldOut::Files(paths) => paths.iter_mut().for_each(seen),
     }
+    data.retain.iter_mut().for_each(seen);
     data.chat_template.iter_mut().for_each(seen);
     format!("data:\n{}\n", lines(&json!(data)))
 }

@@ -1,7 +1,9 @@
 //! What a recommendation wins against the baseline, in words.
 
 use super::number::{metric_words, times};
-use peft_tune_core::objective::{Direction, LOSS, Objective, PEAK_MEMORY, THROUGHPUT, measured_of};
+use peft_tune_core::objective::{
+    Direction, LOSS, Objective, PEAK_MEMORY, RETAINED_LOSS_INCREASE, THROUGHPUT, measured_of,
+};
 use peft_tune_core::study::{Confirmations, Trial, TrialState};
 
 /// Share below which two values are called the same.
@@ -39,7 +41,11 @@ pub fn gains(objectives: &[Objective], recommended: &Trial, baseline: &Trial, co
     let gain = |objective: &Objective| -> Option<Gain> {
         let metric = objective.metric.as_str();
         let (now, then) = (after.value(metric)?, before.value(metric)?);
-        let ratio = now / then;
+        let ratio = match metric {
+            // An increase may be next to nothing, or none: it is the losses that compare.
+            RETAINED_LOSS_INCREASE => (1.0 + now) / (1.0 + then),
+            _ => now / then,
+        };
         let intervals = [interval(recommended, metric), interval(baseline, metric)];
         let open = intervals
             .iter()
@@ -103,10 +109,10 @@ fn words(metric: &str, ratio: f64) -> String {
         PEAK_MEMORY if ratio >= LARGE => format!("{} the memory", times(ratio)),
         PEAK_MEMORY => format!("{percent} {} memory", if ratio < 1.0 { "less" } else { "more" }),
         _ => {
-            let name = if metric == LOSS {
-                "loss".to_owned()
-            } else {
-                metric_words(metric)
+            let name = match metric {
+                LOSS => "loss".to_owned(),
+                RETAINED_LOSS_INCREASE => "retained loss".to_owned(),
+                metric => metric_words(metric),
             };
             match is_same {
                 true => format!("the same {name}"),
@@ -173,10 +179,33 @@ mod tests {
     }
 
     #[test]
+    fn losses_that_rose_compare_as_losses() {
+        let objectives = [Objective::new(RETAINED_LOSS_INCREASE)];
+        let with = |number, increase| {
+            trial(
+                number,
+                [(RETAINED_LOSS_INCREASE, increase), (LOSS, 2.0), (THROUGHPUT, 1.0)],
+            )
+        };
+        assert_eq!(
+            against_baseline(&objectives, &with(1, 0.01), &with(0, 0.0), &BTreeMap::new()),
+            "against the baseline (trial 0): retained loss 1.0% higher"
+        );
+        assert_eq!(
+            against_baseline(&objectives, &with(1, -0.02), &with(0, 0.0), &BTreeMap::new()),
+            "against the baseline (trial 0): retained loss 2.0% lower"
+        );
+    }
+
+    #[test]
     fn a_baseline_that_failed_is_said_to_have() {
         let mut baseline = trial(0, [(THROUGHPUT, 1.0), (PEAK_MEMORY, 1.0), (LOSS, 1.0)]);
         baseline.state = TrialState::Failed {
-            reason: FailReason::Diverged { at_step: 3, loss: None },
+            reason: FailReason::Diverged {
+                at_step: 3,
+                loss: None,
+                cause: None,
+            },
             metrics: Metrics::default(),
         };
         let other = trial(1, [(THROUGHPUT, 1.0), (PEAK_MEMORY, 1.0), (LOSS, 1.0)]);

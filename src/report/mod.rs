@@ -17,6 +17,7 @@ mod number;
 mod outlook;
 mod profile;
 mod rows;
+mod scaling;
 mod study_costs;
 mod summary;
 mod table;
@@ -38,6 +39,7 @@ pub use number::{
 pub use outlook::{Outlook, TimeLeft};
 pub use profile::{ProfileText, comparison_text, cost_text, findings_text, profile_text, tried_text, tuning_text};
 pub use rows::{RowsStyle, row_text, rows_page, rows_text, summary_line};
+pub use scaling::{MeasuredScaling, ScalingInput, measured_scaling};
 pub use study_costs::{CostsInput, StudyCosts, TrainingCost};
 pub use summary::{Recommendation, Summary, SummaryInput};
 pub use table::{Align, TextTable, printable};

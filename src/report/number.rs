@@ -2,7 +2,8 @@
 
 use peft_tune_core::objective::{
     EXACT_MATCH, GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LOSS, MFU,
-    PEAK_MEMORY, REWARD_ACCURACY, TARGET_PEAK_MEMORY, TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY,
+    PEAK_MEMORY, RETAINED_LOSS_INCREASE, REWARD_ACCURACY, SERVE_MS_PER_TOKEN, TARGET_PEAK_MEMORY, TARGET_THROUGHPUT,
+    THROUGHPUT, TOKEN_ACCURACY,
 };
 use peft_tune_core::study::{ParamValue, Params};
 
@@ -71,6 +72,8 @@ pub fn metric_value(name: &str, value: f64) -> String {
         | "exact_match_high" => {
             format!("{:.2}%", 100.0 * value)
         }
+        SERVE_MS_PER_TOKEN => format!("{} ms", significant(value)),
+        RETAINED_LOSS_INCREASE => format!("{:+.2}%", 100.0 * value),
         _ if name.ends_with("_percent") => format!("{value:.2}%"),
         GPU_POWER_W => format!("{value:.0} W"),
         GPU_TEMPERATURE_C => format!("{value:.0} °C"),
@@ -213,6 +216,8 @@ mod tests {
         assert_eq!(metric_value(TOKEN_ACCURACY, 0.62345), "62.34%");
         assert_eq!(metric_value("top1_agreement_percent", 98.8), "98.80%");
         assert_eq!(metric_heading("top1_agreement_percent"), "top1 agreement");
+        let increases = [0.0213, -0.004].map(|value| metric_value(RETAINED_LOSS_INCREASE, value));
+        assert_eq!(increases, ["+2.13%", "-0.40%"]);
         assert_eq!(metric_value("forward_s", 0.5), "500 ms");
         assert_eq!(metric_value("rss_bytes", 2048.0), "2.0 KiB");
     }

@@ -10,6 +10,7 @@ use super::basis::confirmation_text;
 use super::counts::Counts;
 use super::front_table::{FrontNotes, FrontRow, front_table};
 use super::number::{duration, metric_words};
+use super::scaling::{MOST_SCALED, MeasuredScaling};
 use super::study_costs::StudyCosts;
 use super::table::printable;
 use super::target::{target_note, target_text};
@@ -68,6 +69,9 @@ pub struct Summary {
     /// Costs in money, where the price of the devices is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub costs: Option<StudyCosts>,
+    /// Trials on several devices, each beside one on one device.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scaling: Vec<MeasuredScaling>,
     /// The stack that the study is for, where it is another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
@@ -119,6 +123,7 @@ impl Summary {
             kernels: BTreeMap::new(),
             spent: None,
             costs: None,
+            scaling: Vec::new(),
             target: None,
             shown: None,
             beside_front,
@@ -174,6 +179,13 @@ impl Summary {
         self
     }
 
+    /// The summary with the speed of trials on several devices.
+    #[must_use]
+    pub fn with_scaling(mut self, scaling: Vec<MeasuredScaling>) -> Self {
+        self.scaling = scaling;
+        self
+    }
+
     /// The summary that says of which stack its predictions are.
     #[must_use]
     pub fn with_target(mut self, target: Option<Target>) -> Self {
@@ -223,6 +235,7 @@ impl Summary {
             heading,
             self.front_text(width),
             self.recommendation_text(),
+            self.scaling_text(),
             costs.unwrap_or_default(),
         ]
         .concat()
@@ -286,6 +299,23 @@ impl Summary {
             let _ = writeln!(text, "  {line}");
         }
         text
+    }
+
+    /// The trials on several devices of the front, and of the recommendation; all where none of those has several.
+    fn scaling_text(&self) -> String {
+        let is_shown = |one: &&MeasuredScaling| {
+            let mut rows = self.front.iter().chain(&self.beside_front);
+            rows.any(|row| row.trial == one.trial)
+        };
+        let mut shown: Vec<&MeasuredScaling> = self.scaling.iter().filter(is_shown).collect();
+        if shown.is_empty() {
+            shown = self.scaling.iter().collect();
+        }
+        let lines = shown.into_iter().take(MOST_SCALED).map(|one| format!("  {one}\n"));
+        match lines.collect::<String>() {
+            none if none.is_empty() => none,
+            lines => format!("\nseveral devices\n{lines}"),
+        }
     }
 
     /// The table of the front, with what was predicted where that fits.

@@ -327,10 +327,10 @@ fn reason_text(state: &TrialState) -> Option<String> {
                 optional(requested_bytes),
                 optional(limit_bytes)
             ),
-            FailReason::Diverged { at_step, loss } => match loss {
-                Some(loss) => format!("diverged at step {at_step}, last loss {loss:.4}"),
-                None => format!("diverged at step {at_step}"),
-            },
+            FailReason::Diverged { at_step, loss, .. } => {
+                let loss = loss.map_or_else(String::new, |loss| format!(", last loss {loss:.4}"));
+                format!("diverged at step {at_step}{loss}{}", reason.cause_text())
+            }
             FailReason::Crashed { phase, message } => format!("crashed in phase {}: {message}", phase.name()),
             FailReason::TimedOut { phase, after_s } => {
                 format!("timed out in phase {} after {}", phase.name(), duration(*after_s))

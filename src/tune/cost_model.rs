@@ -5,8 +5,11 @@ use std::sync::Arc;
 use super::stack_costs::StackCosts;
 use crate::tools::Tool;
 use peft_tune_core::plan::Memory;
-use peft_tune_core::predict::{Correction, Imbalance, Prediction, Predictor, RowLengths, Setting, Workload};
+use peft_tune_core::predict::{
+    Correction, Imbalance, Prediction, Predictor, RowLengths, Scaling, Setting, StepSpeed, Workload,
+};
 use peft_tune_core::recipe::{Recipe, TrainerKind};
+use peft_tune_core::study::ServePlan;
 
 /// Predictions of what trains a study's trials: of this program's own engine, or of another stack.
 #[derive(Debug)]
@@ -36,6 +39,15 @@ impl CostModel {
         match self {
             Self::Native(predictor) => Self::Native(predictor),
             Self::Stack(costs) => Self::Stack(Box::new(costs.of_trainer(trainer))),
+        }
+    }
+
+    /// Costs of settings whose models are served under this load too. What another stack serves is not predicted.
+    #[must_use]
+    pub(super) fn serving(self, serve: Option<ServePlan>) -> Self {
+        match self {
+            Self::Native(predictor) => Self::Native(Box::new(predictor.with_serving(serve))),
+            Self::Stack(costs) => Self::Stack(costs),
         }
     }
 
@@ -94,6 +106,22 @@ impl CostModel {
             workload: &workload,
         };
         Ok(predictor.predict(&setting).map_err(|error| error.to_string())?)
+    }
+
+    /// The speed of a recipe on its devices against that on one; `None` for one device, where a speed is not known, and for a recipe
+    /// that cannot be predicted on one.
+    pub(super) fn scaling(&self, recipe: &Recipe, rows: Option<&RowLengths>) -> Option<Scaling> {
+        let devices = recipe.batch.devices as u64;
+        if devices <= 1 {
+            return None;
+        }
+        let link = match self {
+            Self::Native(predictor) => predictor.machine().link(),
+            Self::Stack(costs) => costs.link(),
+        };
+        let one = self.predict(&recipe.on_one_device(), rows).ok()?;
+        let all = self.predict(recipe, rows).ok()?;
+        Scaling::new(devices, link, StepSpeed::from(&one), StepSpeed::from(&all))
     }
 
     /// The cost of crowding at experts; `None` for a model without experts, a machine whose speed is not known, a recipe that cannot be

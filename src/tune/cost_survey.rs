@@ -6,6 +6,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 use rayon::prelude::*;
 
+use super::forecast::serve_ms;
 use super::full_training::{FullTraining, paid_devices, steps_of};
 use super::{Forecast, MemoryLimit};
 use crate::space::{Backend, Study, recipe_for};
@@ -34,6 +35,8 @@ pub struct SurveyedSetting {
     pub prediction: Prediction,
     pub tokens_per_s: Uncertain,
     pub peak_bytes: Uncertain,
+    /// Milliseconds of a served token, where the study counts them.
+    pub serve_ms: Option<Uncertain>,
     /// Whether the predicted memory keeps the limit.
     pub fits: bool,
 }
@@ -261,6 +264,7 @@ fn expected(forecast: &Forecast, correction: &Correction, params: &Params, predi
         tokens_per_s: correction.tokens_per_s(&prediction),
         fits: forecast.keeps_limit(peak_bytes.value),
         peak_bytes,
+        serve_ms: serve_ms(&prediction),
         prediction,
     }
 }

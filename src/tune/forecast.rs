@@ -11,13 +11,16 @@ use super::remembered::Remembered;
 use super::{TargetForecast, TrainingRows};
 use crate::space::{Study, recipe_for};
 use crate::tools::Tool;
-use peft_tune_core::objective::{Bound, PEAK_MEMORY, THROUGHPUT, is_of_target};
-use peft_tune_core::predict::{Correction, Imbalance, Prediction, RowLengths, Uncertain};
+use peft_tune_core::objective::{Bound, PEAK_MEMORY, SERVE_MS_PER_TOKEN, THROUGHPUT, is_of_target};
+use peft_tune_core::predict::{Correction, Imbalance, Prediction, RowLengths, Scaling, Uncertain};
 use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{EpochSteps, Recipe};
 use peft_tune_core::space::Parameter;
 use peft_tune_core::study::{ParamValue, Params};
 use peft_tune_search::Prior;
+
+/// Relative deviation of a predicted time of a served token: ops of few rows are not measured one by one.
+const SERVE_DEVIATION: f64 = 0.5;
 
 /// Predicts the trials of one study. Settings that cannot differ in cost are predicted once.
 #[derive(Debug)]
@@ -96,6 +99,7 @@ impl Forecast {
         let own = study.memory_limit_bytes.map(|bytes| bytes as f64);
         let trainer = study.base.as_ref().map(|base| base.trainer).unwrap_or_default();
         let costs: CostModel = costs.into();
+        let serve = study.plan.measure.as_ref().and_then(|measure| measure.serve);
         let limits = bounds
             .map(limit(LimitSource::Constraint))
             .chain(own.map(limit(LimitSource::Study)));
@@ -103,7 +107,7 @@ impl Forecast {
             limit: limits.min_by(|a, b| a.bytes.total_cmp(&b.bytes)),
             device_bytes: own,
             study: study.clone(),
-            costs: costs.of_trainer(trainer),
+            costs: costs.of_trainer(trainer).serving(serve),
             rows: Arc::new(rows),
             counted,
             known: Remembered::default(),
@@ -175,6 +179,13 @@ impl Forecast {
     pub fn imbalance(&self, params: &Params) -> Option<Imbalance> {
         let recipe = recipe_for(&self.study, params).ok()?;
         self.costs.imbalance(&recipe, self.rows_of(&recipe))
+    }
+
+    /// The speed of a setting on its devices against that on one; `None` for one device, where a speed is not known, and for a
+    /// setting that cannot be predicted.
+    pub fn scaling(&self, params: &Params) -> Option<Scaling> {
+        let recipe = recipe_for(&self.study, params).ok()?;
+        self.costs.scaling(&recipe, self.rows_of(&recipe))
     }
 
     /// Rows of a recipe; `None` where their lengths are not known.
@@ -250,6 +261,7 @@ impl Forecast {
         if prediction.tokens_per_s() > 0.0 {
             metrics.push((THROUGHPUT, correction.tokens_per_s(prediction)));
         }
+        metrics.extend(serve_ms(prediction).map(|expected| (SERVE_MS_PER_TOKEN, expected)));
         metrics
     }
 }
@@ -263,6 +275,7 @@ impl Prior for Forecast {
         let value = match metric {
             THROUGHPUT => prediction.tokens_per_s(),
             PEAK_MEMORY => prediction.peak_bytes() as f64,
+            SERVE_MS_PER_TOKEN => serve_ms(&prediction)?.value,
             _ => return None,
         };
         (value > 0.0).then_some(value)
@@ -290,4 +303,12 @@ impl Prior for Forecast {
         // Of PyTorch's kernels it is known what they compute and keep, and not how fast they are here.
         setting(parameter).is_none_or(|row| !row.is_of_torch())
     }
+}
+
+/// Milliseconds that are expected of a served token; `None` where they are not predicted.
+pub(super) fn serve_ms(prediction: &Prediction) -> Option<Uncertain> {
+    prediction.serve_s.map(|seconds| Uncertain {
+        value: 1e3 * seconds,
+        deviation: SERVE_DEVIATION,
+    })
 }

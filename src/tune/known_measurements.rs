@@ -31,7 +31,7 @@ pub(super) enum KnownMeasurements {
 impl KnownMeasurements {
     pub(super) fn new(study: &Study) -> Self {
         match study.backend {
-            Backend::Native | Backend::Trl(_) => Self::Recipes(Box::default()),
+            Backend::Native | Backend::Trl(_) => Self::Recipes(Box::new(MeasuredRecipes::of(&study.plan))),
             Backend::Command(_) => Self::Command(MeasuredMetrics::default()),
         }
     }

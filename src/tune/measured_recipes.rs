@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 
 use super::decision::Decision;
 use super::measurement::{Measurement, Taken};
-use crate::worker::Task;
-use peft_tune_core::objective::{LOSS, THROUGHPUT};
+use crate::worker::{SERVE_S, Task};
+use peft_tune_core::objective::{LOSS, SERVE_MS_PER_TOKEN, THROUGHPUT};
 use peft_tune_core::recipe::{Recipe, RecipeKey};
-use peft_tune_core::study::{FailReason, Phase, Trial, TrialNumber, TrialPlan, TrialState, bound_of};
+use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialPlan, TrialState, bound_of};
 use peft_tune_kernels::Kernels;
 
 /// Key of what decides a cost.
@@ -23,33 +23,40 @@ type CostKey = (RecipeKey, Kernels);
 /// Measurements of recipes by key.
 #[derive(Debug, Default)]
 pub(super) struct MeasuredRecipes {
+    /// Whether the time of a served token is a part of a cost.
+    serves: bool,
     costs: BTreeMap<CostKey, TrialNumber>,
     losses: BTreeMap<RecipeKey, TrialNumber>,
     /// Losses that a training which was stopped cannot have fallen below.
     loss_bounds: BTreeMap<RecipeKey, f64>,
-    out_of_memory: BTreeMap<CostKey, (TrialNumber, FailReason)>,
+    /// Failures of what decides a cost: out of memory, or not to be served.
+    failed_costs: BTreeMap<CostKey, (TrialNumber, FailReason)>,
     diverged: BTreeMap<RecipeKey, (TrialNumber, FailReason)>,
 }
 
 impl MeasuredRecipes {
+    /// Knowledge of nothing yet, in a study whose trials do this.
+    pub(super) fn of(plan: &TrialPlan) -> Self {
+        Self {
+            serves: plan.measure.as_ref().is_some_and(|measure| measure.serve.is_some()),
+            ..Self::default()
+        }
+    }
+
     /// Keeps what a finished trial measured in a form of the ops. The first measurement of a key stays, so that what is
     /// inherited does not depend on the order in which later trials end.
     pub(super) fn learn(&mut self, trial: &Trial, recipe: &Recipe, kernels: Kernels) {
-        if let TrialState::Failed { reason, .. } = &trial.state {
+        if let TrialState::Failed { reason, metrics } = &trial.state {
             let failure = || (trial.number, reason.clone());
-            match reason {
-                FailReason::OutOfMemory { phase, .. } if *phase != Phase::Evaluate => {
-                    let key = (recipe.cost_key(), kernels);
-                    self.out_of_memory.entry(key).or_insert_with(failure);
-                }
-                FailReason::Diverged { .. } => {
-                    self.diverged.entry(recipe.loss_key()).or_insert_with(failure);
-                }
-                _ => {}
+            if self.fails_cost(reason, metrics) {
+                let key = (recipe.cost_key(), kernels);
+                self.failed_costs.entry(key).or_insert_with(failure);
+            } else if let FailReason::Diverged { .. } = reason {
+                self.diverged.entry(recipe.loss_key()).or_insert_with(failure);
             }
         }
         let Some(metrics) = trial.state.metrics() else { return };
-        if metrics.value(THROUGHPUT).is_some() {
+        if self.has_cost(metrics) {
             self.costs.entry((recipe.cost_key(), kernels)).or_insert(trial.number);
         }
         match &trial.state {
@@ -63,6 +70,23 @@ impl MeasuredRecipes {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Whether all of a cost was measured.
+    fn has_cost(&self, metrics: &Metrics) -> bool {
+        let has = |name: &str| metrics.value(name).is_some();
+        has(THROUGHPUT) && (!self.serves || has(SERVE_MS_PER_TOKEN))
+    }
+
+    /// Whether a failure is that of all recipes of one cost: what they take of memory, or that they cannot be served.
+    fn fails_cost(&self, reason: &FailReason, metrics: &Metrics) -> bool {
+        let has = |name: &str| metrics.value(name).is_some();
+        let cannot_be_served = self.serves && has(SERVE_S) && !has(SERVE_MS_PER_TOKEN);
+        match reason {
+            FailReason::OutOfMemory { phase, .. } => cannot_be_served || *phase != Phase::Evaluate,
+            FailReason::Invalid { .. } => cannot_be_served,
+            _ => false,
         }
     }
 
@@ -85,7 +109,7 @@ impl MeasuredRecipes {
     pub(super) fn decide(&self, recipe: &Recipe, plan: &TrialPlan, kernels: Kernels) -> Decision {
         let cost_key = (recipe.cost_key(), kernels);
         let failures = [
-            (Measurement::Cost, self.out_of_memory.get(&cost_key)),
+            (Measurement::Cost, self.failed_costs.get(&cost_key)),
             (
                 Measurement::Loss,
                 self.diverged.get(&recipe.loss_key()).filter(|_| plan.train.is_some()),
@@ -121,7 +145,7 @@ impl MeasuredRecipes {
 mod tests {
     use super::*;
     use peft_tune_core::recipe::{Checkpointing, DataSettings, TrainingLength};
-    use peft_tune_core::study::{AccuracyPlan, MeasurePlan, Metrics, TrainPlan};
+    use peft_tune_core::study::{AccuracyPlan, MeasurePlan, ServeMode, ServePlan, TrainPlan};
 
     const FUSED: Kernels = Kernels::Fused;
 
@@ -140,6 +164,7 @@ mod tests {
             measure: Some(MeasurePlan {
                 steps: 3,
                 max_warmup_steps: 3,
+                serve: None,
             }),
             train: Some(TrainPlan {
                 length: TrainingLength::Steps(5),
@@ -298,6 +323,54 @@ mod tests {
     }
 
     #[test]
+    fn a_cost_is_known_only_with_the_time_of_serving_where_that_is_asked_for() {
+        let serve = ServePlan {
+            mode: ServeMode::Beside,
+            batch: 1,
+            context: None,
+            new_tokens: 4,
+        };
+        let mut plan = plan();
+        plan.measure = plan.measure.map(|measure| MeasurePlan {
+            serve: Some(serve),
+            ..measure
+        });
+        let other_rate = recipe(|recipe| recipe.optimizer.learning_rate = 1.0);
+        let learnt = |reason: FailReason, metrics: Metrics| {
+            let mut known = MeasuredRecipes::of(&plan);
+            let state = TrialState::Failed { reason, metrics };
+            let (number, params) = (TrialNumber(2), Default::default());
+            known.learn(&Trial { number, params, state }, &recipe(|_| ()), FUSED);
+            known.decide(&other_rate, &plan, FUSED)
+        };
+        let diverged = || FailReason::Diverged {
+            at_step: 3,
+            loss: None,
+            cause: None,
+        };
+        let taken = |decision| match decision {
+            Decision::Run { taken, .. } => taken,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(taken(learnt(diverged(), [("throughput", 9.0)].into())), []);
+        let whole: Metrics = [("throughput", 9.0), ("serve_ms_per_token", 2.0)].into();
+        assert_eq!(taken(learnt(diverged(), whole)), [of(Measurement::Cost, 2)]);
+        let message = || "3 adapters cannot be served together".to_owned();
+        let reason = || FailReason::Invalid { message: message() };
+        let fails = Decision::Fails {
+            part: Measurement::Cost,
+            source: TrialNumber(2),
+            reason: reason(),
+        };
+        assert_eq!(learnt(reason(), [("serve_s", 0.1)].into()), fails);
+        assert_eq!(
+            taken(learnt(reason(), [("load_s", 0.1)].into())),
+            [],
+            "the data may be mended"
+        );
+    }
+
+    #[test]
     fn a_stopped_training_leaves_its_cost_and_a_bound_on_its_loss() {
         let mut known = MeasuredRecipes::default();
         let metrics: Metrics = [("throughput", 100.0), ("loss", 3.0), ("loss_at_least", 2.5)].into();
@@ -320,7 +393,11 @@ mod tests {
 
     #[test]
     fn what_diverged_is_not_trained_again_with_checkpointing() {
-        let reason = FailReason::Diverged { at_step: 3, loss: None };
+        let reason = FailReason::Diverged {
+            at_step: 3,
+            loss: None,
+            cause: None,
+        };
         let state = TrialState::Failed {
             reason: reason.clone(),
             metrics: [("throughput", 100.0)].into(),

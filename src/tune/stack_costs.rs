@@ -9,7 +9,7 @@ use super::remembered::Remembered;
 use crate::tools::Tool;
 use peft_tune_core::predict;
 use peft_tune_core::predict::stack::{ModelShape, StackDevice, StackSetting};
-use peft_tune_core::predict::{Bytes, Correction, Prediction, RowLengths, Seconds};
+use peft_tune_core::predict::{Bytes, Correction, Link, Prediction, RowLengths, Seconds};
 use peft_tune_core::recipe::{BatchSettings, Recipe, TrainerKind};
 
 /// Relative deviation of a step's predicted time before any trial: data sheets say little of what is reached, and the ceilings of a
@@ -36,6 +36,8 @@ pub struct StackCosts {
 struct StepCosts {
     bytes: Bytes,
     seconds: Seconds,
+    /// Seconds in which devices wait for their link.
+    link_s: f64,
 }
 
 /// How far predicted memory may be off.
@@ -105,6 +107,11 @@ impl StackCosts {
         self.device.is_some_and(|device| device.is_host())
     }
 
+    /// Link between several of the trials' devices, where they are known.
+    pub(super) fn link(&self) -> Option<Link> {
+        self.device.map(|device| device.sheet.link())
+    }
+
     /// Bytes of the device that a process takes beside its tensors.
     pub(super) fn outside_bytes(&self) -> u64 {
         predict::stack::outside_bytes(1, self.device)
@@ -143,16 +150,20 @@ impl StackCosts {
             None => (setting.clone(), (setting, 1.0)),
         };
         let bytes = self.step(&longest)?.bytes;
-        let seconds = match (self.knows_speed, self.is_on_host()) {
-            (true, true) => of_processes(self.step(&mean)?.seconds, mean.devices),
-            (true, false) => self.step(&mean)?.seconds,
-            (false, _) => Seconds::default(),
+        let (seconds, link_s) = match self.knows_speed {
+            true => {
+                let step = self.step(&mean)?;
+                (step.seconds, step.link_s)
+            }
+            false => (Seconds::default(), 0.0),
         };
         Ok(Prediction {
             bytes,
             seconds,
+            link_s,
             tokens: share * (mean.tokens() * mean.gradient_accumulation * mean.devices) as f64,
             host_bytes: 0,
+            serve_s: None,
         })
     }
 
@@ -163,25 +174,9 @@ impl StackCosts {
             Ok(StepCosts {
                 bytes: prediction.memory.by_category(),
                 seconds: prediction.seconds.unwrap_or_default(),
+                link_s: prediction.link_s,
             })
         })
-    }
-}
-
-/// Seconds of a step whose devices are so many processes that divide one processor.
-fn of_processes(step: Seconds, processes: u64) -> Seconds {
-    let times = |seconds: f64| seconds * processes as f64;
-    let Seconds {
-        products,
-        adapters,
-        attention,
-        passes,
-    } = step;
-    Seconds {
-        products: times(products),
-        adapters: times(adapters),
-        attention: times(attention),
-        passes: times(passes),
     }
 }
 
@@ -341,7 +336,13 @@ mod tests {
             );
             assert_eq!(both.tokens.to_bits(), (2.0 * one.tokens).to_bits());
             // What they tell one another comes on top.
-            assert!(both.seconds.total() >= times * one.seconds.total());
+            let told = both.seconds.total() - times * one.seconds.total();
+            assert!(
+                (told - both.link_s).abs() < 1e-9 && told > 0.0,
+                "{told} {}",
+                both.link_s
+            );
+            assert_eq!(one.link_s, 0.0);
         }
     }
 

@@ -304,6 +304,7 @@ mod tests {
         let reason = FailReason::Diverged {
             at_step: 3,
             loss: Some(9.0),
+            cause: None,
         };
         assert_eq!(
             state,

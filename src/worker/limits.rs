@@ -265,7 +265,7 @@ fn limit_address_space(bytes: Option<u64>) {
     if unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } != 0 {
         return;
     }
-    let wanted = bytes.zip(address_space_bytes());
+    let wanted = bytes.zip(peft_tune_engine::profile::own_status_bytes("VmSize:"));
     limit.rlim_cur = match wanted {
         None => limit.rlim_max,
         Some((bytes, now)) => {
@@ -281,15 +281,6 @@ fn limit_address_space(bytes: Option<u64>) {
 
 #[cfg(not(target_os = "linux"))]
 fn limit_address_space(_: Option<u64>) {}
-
-/// Address space of this process, in bytes.
-#[cfg(target_os = "linux")]
-fn address_space_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmSize:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib * 1024)
-}
 
 #[cfg(test)]
 mod tests {

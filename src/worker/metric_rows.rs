@@ -2,14 +2,17 @@
 
 use crate::store::LONGER_DIVERGED_STEP;
 use peft_tune_core::objective::{
-    DOUBLING_GAIN, DOUBLING_GAIN_INTERVAL, EPOCH_TOKENS, EXACT_MATCH, FULL_TOKENS, GPU_CLOCK_MHZ, GPU_POWER_W,
-    GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LEAST_LOSS_STEP, LEAST_LOSS_TOKENS, LONGER_TOKENS, LOSS,
-    LOSS_BEFORE, LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, LOSS_LONGER, LOSS_RISE, LOSS_ROWS, LOSS_ROWS_IN_ALL,
-    LOSS_STANDARD_ERROR, MEASURED_STEPS, MFU, PEAK_MEMORY, REPEAT_WALL_S, REWARD_ACCURACY, REWARD_MARGIN,
-    TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT, THROUGHPUT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT,
-    TOP1_AGREEMENT_PERCENT, TRAIN_TOKENS,
+    BASE_KL, DOUBLING_GAIN, DOUBLING_GAIN_INTERVAL, EPOCH_TOKENS, EXACT_MATCH, FULL_TOKENS, GPU_CLOCK_MHZ, GPU_POWER_W,
+    GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LEAST_LOSS_STEP, LEAST_LOSS_TOKENS, LINK_S, LONGER_TOKENS,
+    LOSS, LOSS_BEFORE, LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, LOSS_LONGER, LOSS_RISE, LOSS_ROWS, LOSS_ROWS_IN_ALL,
+    LOSS_STANDARD_ERROR, MEASURED_STEPS, MFU, PEAK_MEMORY, REPEAT_WALL_S, RETAINED_LOSS_INCREASE, REWARD_ACCURACY,
+    REWARD_MARGIN, SERVE_MS_PER_TOKEN, STEP_S, TARGET_PEAK_MEMORY, TARGET_SHORTFALL, TARGET_THROUGHPUT, THROUGHPUT,
+    TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT, TRAIN_TOKENS,
 };
 use peft_tune_core::study::{DISTURBED, NEIGHBOURS, PLANNED_STEPS, THROUGHPUT_INTERVAL};
+
+/// Metric: seconds of measuring how a model is served. Without [`SERVE_MS_PER_TOKEN`] beside it, that failed.
+pub(crate) const SERVE_S: &str = "serve_s";
 
 /// One metric that trials have.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +56,7 @@ const fn row(part: MetricPart, name: &'static str, unit: &'static str, about: &'
     }
 }
 
-const ROWS: [MetricRow; 81] = [
+const ROWS: [MetricRow; 92] = [
     row(
         Cost,
         THROUGHPUT,
@@ -97,10 +100,17 @@ const ROWS: [MetricRow; 81] = [
         "bytes",
         "Highest resident set of the whole process on a processor, size of the pool on a GPU.",
     ),
-    row(Cost, "step_s", "s", "Median time of a step."),
+    row(Cost, STEP_S, "s", "Median time of a step."),
     row(Cost, "data_s", "s", "Its part for getting the rows."),
     row(Cost, "forward_s", "s", "Its part for the forward pass."),
     row(Cost, "backward_s", "s", "Its part for the backward pass."),
+    row(
+        Cost,
+        LINK_S,
+        "s",
+        "Part of `backward_s` in which the first of several devices waited for others' gradients and added them up; gathers of shared-out \
+         weights are not counted.",
+    ),
     row(Cost, "optimizer_s", "s", "Its part for the update."),
     row(Cost, "warmup_steps", "", "Steps before the measured ones."),
     row(Cost, MEASURED_STEPS, "", "Steps that were measured."),
@@ -157,6 +167,30 @@ const ROWS: [MetricRow; 81] = [
         MFU,
         "",
         "Model FLOPs a second over the peak that the GPU's maker publishes; absent where that is not known.",
+    ),
+    row(
+        Cost,
+        SERVE_MS_PER_TOKEN,
+        "ms",
+        "Where it is asked for: median time from one token of every sequence to the next, of a model served under the load of `serve`.",
+    ),
+    row(
+        Cost,
+        "serve_first_token_ms",
+        "ms",
+        "Median time of reading the prompts there.",
+    ),
+    row(
+        Cost,
+        "serve_tokens_per_s",
+        "tokens/s",
+        "Generated tokens a second of all sequences there.",
+    ),
+    row(
+        Cost,
+        SERVE_S,
+        "s",
+        "Time of measuring that; 0 where a setting that is served alike had been measured.",
     ),
     row(
         Training,
@@ -284,6 +318,33 @@ const ROWS: [MetricRow; 81] = [
         "s",
         "With `fp32_training`: the time that it took; 0 where an earlier trial had trained the same.",
     ),
+    row(
+        Training,
+        RETAINED_LOSS_INCREASE,
+        "",
+        "With `data.retain`: the part by which the training raised the loss on those rows; below 0 where it lowered that.",
+    ),
+    row(
+        Training,
+        "retained_loss",
+        "nats",
+        "With `data.retain`: mean cross-entropy of a target token on those rows after the training phase.",
+    ),
+    row(
+        Training,
+        "retained_loss_before",
+        "nats",
+        "The same before the first step.",
+    ),
+    row(
+        Training,
+        BASE_KL,
+        "nats",
+        "Mean Kullback-Leibler divergence of the trained model's next-token distributions from those of the model before the training, on \
+         that model's own continuations of held-out prompts.",
+    ),
+    row(Training, "base_kl_tokens", "", "Tokens of those continuations."),
+    row(Training, "forgetting_s", "s", "Time of measuring what was forgotten."),
     row(
         Training,
         EXACT_MATCH,

@@ -153,6 +153,7 @@ impl MockTrial<'_> {
                 let reason = FailReason::Diverged {
                     at_step: step,
                     loss: Some(loss),
+                    cause: None,
                 };
                 return Some(self.failed(reason, metrics));
             }

@@ -210,6 +210,7 @@ impl RunningProgram {
             Outcome::Diverged => FailReason::Diverged {
                 at_step: self.last_step,
                 loss: self.metrics.value("loss"),
+                cause: None,
             },
             Outcome::TimedOut => FailReason::TimedOut {
                 phase,

@@ -299,7 +299,7 @@ impl Session {
     ) -> Result<TrialInputs, Interruption> {
         let started = Instant::now();
         let keys = InputKeys::of(recipe, self.rank.collective.as_ref());
-        let [loss_before, dense_loss_before] = self.kept.losses_before(&keys, recipe, evaluation_rows);
+        let [untrained, untrained_dense] = self.kept.untrained(&keys, recipe, evaluation_rows);
         let all_train = recipe.adapter.is_none();
         self.kept.base.take_if(|(key, _)| all_train || *key != keys.base);
         self.kept.data.take_if(|(key, _)| *key != keys.data);
@@ -324,8 +324,9 @@ impl Session {
             base,
             folder: files.folder,
             data,
-            loss_before,
-            dense_loss_before,
+            untrained,
+            untrained_dense,
+            served: Arc::clone(&self.kept.served),
             memory,
             seconds: started.elapsed().as_secs_f64(),
         })

@@ -8,21 +8,18 @@ use std::time::{Duration, Instant};
 use super::control::Control;
 use super::fault::Fault;
 use super::interruption::{Interruption, failure, invalid};
+use super::losses::Losses;
 use super::mixed_throughput::mix_throughput;
 use super::rival::{BesideRival, ToldEvaluation};
 use super::trial_inputs::{Fp32Key, TrialInputs};
 use super::{TrialEvent, TrialRequest};
 use peft_tune_core::objective::{LOSS, LOSS_BEFORE, LOSS_STANDARD_ERROR, TOKEN_ACCURACY, TRAIN_TOKENS};
 use peft_tune_core::recipe::{Precision, Recipe};
-use peft_tune_core::study::{FailReason, Metrics, Phase, TrainPlan, TrialNumber, TrialPlan};
+use peft_tune_core::study::{FailReason, Metrics, Phase, SpikeCause, TrainPlan, TrialNumber, TrialPlan};
 use peft_tune_engine::data::{BatchSource, MicroBatch, Prefetch, evaluation_batches};
 use peft_tune_engine::parallel::Collective;
 use peft_tune_engine::{OverflowWatch, StepEvent, Trainer};
 use peft_tune_kernels::{attention_kernels, device, kernels, longer_sums};
-
-/// Nats above the first loss at which a training counts as diverged. A uniform guess over a vocabulary of a million is
-/// at 14 nats, so a healthy training never climbs this far.
-const DIVERGED_NATS: f64 = 10.0;
 
 /// A trial under way.
 pub(super) struct TrialRun<'a> {
@@ -71,6 +68,10 @@ impl TrialRun<'_> {
                 number: self.request.number,
                 phase: Phase::Profile,
             });
+            // Before the steps: a profile may lie within a training, whose time and memory are its own.
+            if let Some(serve) = &measure.serve {
+                self.measure_serving(serve, metrics)?;
+            }
             training = self.profile(measure, train, emit, metrics)?;
             emit(TrialEvent::Measured {
                 number: self.request.number,
@@ -206,14 +207,15 @@ impl TrialRun<'_> {
 
     /// The loss before the training, which is the same for all settings that start from one model.
     fn measure_start(&self, run: &mut Run, held_out: &[MicroBatch], metrics: &mut Metrics) -> Result<(), Interruption> {
-        let loss = match self.loaded.loss_before.get() {
+        let known = &self.loaded.untrained.loss;
+        let loss = match known.get() {
             Some(loss) => *loss,
             None => {
                 let evaluation = run.trainer.evaluate(held_out);
                 evaluation.map_err(|error| failure(error, Phase::Evaluate))?.loss
             }
         };
-        metrics.insert(LOSS_BEFORE, *self.loaded.loss_before.get_or_init(|| loss));
+        metrics.insert(LOSS_BEFORE, *known.get_or_init(|| loss));
         Ok(())
     }
 
@@ -265,7 +267,8 @@ impl TrialRun<'_> {
         if !metrics.insert(LOSS, evaluation.loss) {
             return Err(Interruption::Failed(FailReason::Diverged {
                 at_step: evaluation.step,
-                loss: training.run.last_loss,
+                loss: training.run.losses.last(),
+                cause: training.run.losses.cause(),
             }));
         }
         metrics.insert(TOKEN_ACCURACY, evaluation.accuracy);
@@ -387,8 +390,7 @@ impl TrialRun<'_> {
             batches,
             most_micro_batches: usize::MAX,
             overflows: OverflowWatch::new(recipe.precision),
-            first_loss: None,
-            last_loss: None,
+            losses: Losses::default(),
         })
     }
 }
@@ -444,8 +446,7 @@ pub(super) struct Run {
     /// Most micro-batches of each step that are trained on.
     pub(super) most_micro_batches: usize,
     overflows: OverflowWatch,
-    first_loss: Option<f64>,
-    last_loss: Option<f64>,
+    losses: Losses,
 }
 
 impl Run {
@@ -461,15 +462,19 @@ impl Run {
     }
 
     fn check_divergence(&mut self, event: &StepEvent) -> Result<(), Interruption> {
-        let first = *self.first_loss.get_or_insert(event.loss);
-        let sound = event.loss.is_finite() && event.loss < first + DIVERGED_NATS;
-        if !sound || self.overflows.has_diverged(event.grad_norm) {
+        let sound = self.losses.are_sound(event.loss);
+        let overflowed = self.overflows.has_diverged(event.grad_norm);
+        if !sound || overflowed {
+            // In fp16 that takes steps in a row, with a loss that is a number.
+            let is_fp16 = self.trainer.base().precision() == Precision::Fp16;
+            let overflow = (sound && is_fp16).then_some(SpikeCause::Overflow);
             return Err(Interruption::Failed(FailReason::Diverged {
                 at_step: event.step,
-                loss: self.last_loss,
+                loss: self.losses.last(),
+                cause: overflow.or(self.losses.cause()),
             }));
         }
-        self.last_loss = Some(event.loss);
+        self.losses.take(event.loss);
         Ok(())
     }
 }

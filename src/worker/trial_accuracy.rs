@@ -1,5 +1,5 @@
 //! Measurements of a trial's trained model beside the loss: what the precision keeps, what a training in F32 reaches,
-//! and answers.
+//! what is forgotten, and answers.
 //!
 //! The measurements happen behind the training and take none of the setting's memory or throughput; their
 //! seconds are the trial's.
@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::TrialEvent;
-use super::interruption::{Interruption, failure};
+use super::interruption::Interruption;
 use super::scorer::ScorerError;
 use super::scoring::{AnsweringModel, ScoringError, score};
 use super::trial::{Run, TrialRun};
 use super::trial_inputs::Fp32Key;
+use super::unmeasured::Unmeasured;
 use peft_tune_core::objective::{
     LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
 };
@@ -22,24 +23,6 @@ use peft_tune_core::study::{FailReason, Metrics, Phase, TrainPlan, with_causes};
 use peft_tune_engine::data::{MicroBatch, Prefetch};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::{BaseModel, LossKept, TrainError, Trainer};
-
-/// Reason why something could not be measured.
-enum Unmeasured {
-    /// The trial ends, whether or not somebody asks for the metric.
-    Ends(Interruption),
-    /// The trial goes without, unless somebody asks for the metric.
-    Missing(String),
-}
-
-impl Unmeasured {
-    /// The reason that an error of the engine gives for a missing measurement of this name.
-    fn of(what: &str, error: TrainError) -> Self {
-        match error.lost_device() {
-            true => Self::Ends(failure(error, Phase::Evaluate)),
-            false => Self::Missing(format!("{what}: {}", with_causes(&error))),
-        }
-    }
-}
 
 impl TrialRun<'_> {
     /// Measures what `plan` asks for beside the loss. A failure costs the trial these metrics and nothing else, where
@@ -54,7 +37,7 @@ impl TrialRun<'_> {
     ) -> Result<(), Interruption> {
         let accuracy = &plan.accuracy;
         let is_sparse = !self.recipe.weight_sparsity.is_none();
-        if !is_sparse && !accuracy.check && !accuracy.fp32_training && accuracy.score.is_none() {
+        if !is_sparse && accuracy.is_off() {
             return Ok(());
         }
         emit(TrialEvent::Phase {
@@ -83,6 +66,9 @@ impl TrialRun<'_> {
         if accuracy.check {
             settle(self.compare_weights(&mut run.trainer, held_out, metrics))?;
         }
+        if accuracy.retained_loss || accuracy.base_kl {
+            settle(self.measure_forgetting(plan, &mut run.trainer, metrics))?;
+        }
         // A second training need not stand beside the first in memory.
         drop(run);
         if is_sparse {
@@ -96,7 +82,7 @@ impl TrialRun<'_> {
 
     /// The loss of the dense base model before any training, measured once in this process.
     fn measure_dense(&self, held_out: &[MicroBatch], metrics: &mut Metrics) -> Result<(), Unmeasured> {
-        let known = &self.loaded.dense_loss_before;
+        let known = &self.loaded.untrained_dense.loss;
         if known.get().is_none() {
             let loss = self.dense_loss(held_out);
             let loss = loss.map_err(|error| Unmeasured::of("the loss of the dense base model", error))?;
@@ -237,29 +223,32 @@ impl TrialRun<'_> {
         let stops = || self.is_stopped() || self.is_late();
         match score(plan, model, command, &stops, metrics) {
             Ok(()) => Ok(()),
-            Err(ScoringError::Stopped | ScoringError::Scorer(ScorerError::Stopped)) => {
-                Err(Unmeasured::Ends(if self.is_late() && !self.is_stopped() {
-                    self.timed_out()
-                } else {
-                    Interruption::Stopped { at_step }
-                }))
-            }
+            Err(ScoringError::Stopped | ScoringError::Scorer(ScorerError::Stopped)) => Err(self.ended_at(at_step)),
             Err(ScoringError::Generation(error)) => Err(Unmeasured::of("answering held-out prompts", error)),
             Err(error) => Err(Unmeasured::Missing(with_causes(&error))),
         }
     }
 
-    fn is_stopped(&self) -> bool {
+    /// The end of a trial that was stopped while its model answered: it is late, or was asked to stop.
+    pub(super) fn ended_at(&self, at_step: u64) -> Unmeasured {
+        Unmeasured::Ends(if self.is_late() && !self.is_stopped() {
+            self.timed_out()
+        } else {
+            Interruption::Stopped { at_step }
+        })
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
         self.control.is_stopped(self.request.number)
     }
 
     /// Whether the trial has taken longer than it may.
-    fn is_late(&self) -> bool {
+    pub(super) fn is_late(&self) -> bool {
         let limit = self.request.time_limit_s;
         limit.is_some_and(|limit| self.after_s() > limit)
     }
 
-    fn timed_out(&self) -> Interruption {
+    pub(super) fn timed_out(&self) -> Interruption {
         Interruption::Failed(FailReason::TimedOut {
             phase: Phase::Evaluate,
             after_s: self.after_s(),

@@ -31,10 +31,7 @@ pub(super) fn may_share(request: &TrialRequest) -> bool {
     let (Some((recipe, plan)), 1) = (parts(request), request.attempt) else {
         return false;
     };
-    let trains_only = plan.train.as_ref().is_some_and(|train| {
-        let accuracy = &train.accuracy;
-        !accuracy.check && !accuracy.fp32_training && accuracy.score.is_none()
-    });
+    let trains_only = plan.train.as_ref().is_some_and(|train| train.accuracy.is_off());
     // What is measured behind a training of sparse weights loads the dense ones too.
     trains_only && !request.number.is_rehearsal() && recipe.weight_sparsity.is_none() && recipe.check_in_group().is_ok()
 }

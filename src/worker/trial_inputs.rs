@@ -1,12 +1,17 @@
 //! Inputs of trials that stay loaded: base weights, data, and what was found out about them.
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::trial_memory::TrialMemory;
-use peft_tune_core::recipe::{DataSettings, Precision, Recipe, RecipeKey, TrainingLength, WeightSparsity};
-use peft_tune_engine::data::PreparedData;
+use peft_tune_core::recipe::{
+    ActivationQuantization, DataSettings, Precision, QuantizationAware, Recipe, RecipeKey, TrainingLength,
+    WeightSparsity,
+};
+use peft_tune_core::study::ServePlan;
+use peft_tune_engine::data::{Document, PreparedData};
 use peft_tune_engine::parallel::Collective;
+use peft_tune_engine::profile::InferencePoint;
 use peft_tune_engine::{BaseModel, BaseSource, RankShare};
 
 /// Inputs that stay loaded, one of each at a time.
@@ -16,10 +21,26 @@ pub(super) struct KeptInputs {
     /// Bytes that a GPU's pool holds for that base model beside its own: it rounds each allocation up.
     pub(super) base_rounding: u64,
     pub(super) data: Option<(DataKey, Arc<PreparedData>)>,
-    /// Losses of models that were not trained yet: a few numbers, so all of them.
-    pub(super) loss_before: Vec<(StartKey, Arc<OnceLock<f64>>)>,
+    /// What was found out about models that were not trained yet: a few numbers and tokens, so all of them.
+    untrained: Vec<(StartKey, Arc<Untrained>)>,
     /// Token accuracies of recipes that were trained in F32 to compare others with.
     pub(super) fp32_accuracies: Vec<(Fp32Key, f64)>,
+    /// Times of answers, of every model that was served so far.
+    pub(super) served: ServedPoints,
+}
+
+/// Times of the answers of models, by what a served model has of a recipe, and the load.
+pub(super) type ServedPoints = Arc<Mutex<Vec<((Recipe, ServePlan), InferencePoint)>>>;
+
+/// Findings about a model before its training. A cell is empty until it was measured.
+#[derive(Default)]
+pub(super) struct Untrained {
+    /// Loss on the held-out rows.
+    pub(super) loss: OnceLock<f64>,
+    /// Loss on rows that the training has nothing to do with.
+    pub(super) retained_loss: OnceLock<f64>,
+    /// The model's own continuations of held-out prompts; their targets are what it said.
+    pub(super) continuations: OnceLock<Vec<Document>>,
 }
 
 /// Key of what decides the token accuracy of a training in F32.
@@ -31,36 +52,37 @@ pub(super) struct Fp32Key {
 }
 
 impl KeptInputs {
-    /// The cells of the losses before a recipe's training: of its own base weights, and of the dense ones where its own are sparse. A
-    /// cell is empty until the loss was measured.
-    pub(super) fn losses_before(
+    /// Findings about a recipe's model before its training: on its own base weights, and on the dense ones where its own are sparse.
+    pub(super) fn untrained(
         &mut self,
         keys: &InputKeys,
         recipe: &Recipe,
         evaluation_rows: Option<usize>,
-    ) -> [Arc<OnceLock<f64>>; 2] {
+    ) -> [Arc<Untrained>; 2] {
         let dense = BaseKey {
             sparsity: WeightSparsity::None,
             calibration: None,
             ..keys.base.clone()
         };
         [keys.base.clone(), dense].map(|base| {
-            self.loss_before(StartKey {
+            self.started(StartKey {
                 base: BaseKey { share: None, ..base },
                 data: keys.data.clone(),
                 adapter_init: recipe.adapter.as_ref().and_then(|adapter| adapter.adapter_init.clone()),
+                activation_quantization: recipe.activation_quantization,
+                quantization_aware: recipe.quantization_aware,
                 evaluation_rows,
             })
         })
     }
 
-    fn loss_before(&mut self, key: StartKey) -> Arc<OnceLock<f64>> {
-        if let Some((_, loss)) = self.loss_before.iter().find(|(known, _)| *known == key) {
-            return loss.clone();
+    fn started(&mut self, key: StartKey) -> Arc<Untrained> {
+        if let Some((_, found)) = self.untrained.iter().find(|(known, _)| *known == key) {
+            return found.clone();
         }
-        let loss = Arc::default();
-        self.loss_before.push((key, Arc::clone(&loss)));
-        loss
+        let found = Arc::default();
+        self.untrained.push((key, Arc::clone(&found)));
+        found
     }
 }
 
@@ -112,13 +134,15 @@ pub(super) struct DataKey {
     pub(super) seed: u64,
 }
 
-/// Key of what decides a model's loss before its training: base weights, the adapter that it continues from, held-out
-/// rows.
+/// Key of what decides a model's loss before its training: base weights, the adapter that it continues from, what is rounded beside
+/// them, held-out rows.
 #[derive(PartialEq)]
 pub(super) struct StartKey {
     pub(super) base: BaseKey,
     pub(super) data: DataKey,
     pub(super) adapter_init: Option<PathBuf>,
+    pub(super) activation_quantization: ActivationQuantization,
+    pub(super) quantization_aware: QuantizationAware,
     pub(super) evaluation_rows: Option<usize>,
 }
 
@@ -128,11 +152,12 @@ pub(super) struct TrialInputs {
     /// Folder of the model.
     pub(super) folder: PathBuf,
     pub(super) data: Arc<PreparedData>,
-    /// The held-out loss before the training, once a trial that starts as this one does has measured it.
-    pub(super) loss_before: Arc<OnceLock<f64>>,
-    /// The held-out loss of the dense base model before the training, where this trial's is sparse, once it was
-    /// measured.
-    pub(super) dense_loss_before: Arc<OnceLock<f64>>,
+    /// Findings about the model before the training, of all trials that start as this one does.
+    pub(super) untrained: Arc<Untrained>,
+    /// Findings about the dense base model, where this trial's is sparse.
+    pub(super) untrained_dense: Arc<Untrained>,
+    /// Times of the answers of all models that this process has measured so far.
+    pub(super) served: ServedPoints,
     pub(super) memory: TrialMemory,
     /// Seconds of the loading.
     pub(super) seconds: f64,

@@ -9,7 +9,7 @@ use super::machine_load::MachineLoad;
 use super::mixed_throughput::{FP32_THROUGHPUT, OWN_THROUGHPUT, mix_throughput};
 use super::trial::{Run, Training, TrialRun};
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::objective::{JOULES_PER_TOKEN, MEASURED_STEPS, MFU, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::{JOULES_PER_TOKEN, LINK_S, MEASURED_STEPS, MFU, PEAK_MEMORY, STEP_S, THROUGHPUT};
 use peft_tune_core::predict::{self, Host, Machine, RowLengths, Setting};
 use peft_tune_core::study::{MeasurePlan, Metrics, Phase, THROUGHPUT_INTERVAL, TrainPlan, mark_disturbed};
 use peft_tune_engine::StepEvent;
@@ -281,11 +281,14 @@ impl TrialRun<'_> {
 fn whole_step(event: &StepEvent, times: f64) -> StepEvent {
     let mut whole = event.clone();
     let seconds = &mut whole.seconds;
-    let passes = seconds.total - seconds.optimizer;
+    // Ranks meet once a step, however many micro-batches it has.
+    let passes = seconds.total - seconds.optimizer - seconds.link;
     seconds.total += (times - 1.0) * passes;
+    seconds.backward -= seconds.link;
     for part in [&mut seconds.data, &mut seconds.forward, &mut seconds.backward] {
         *part *= times;
     }
+    seconds.backward += seconds.link;
     whole.tokens = (event.tokens as f64 * times).round() as u64;
     whole
 }
@@ -305,7 +308,7 @@ fn keep_times(events: &[StepEvent], metrics: &mut Metrics) {
     }
     metrics.insert(MEASURED_STEPS, events.len() as f64);
     let times: [(&str, Seconds); 5] = [
-        ("step_s", |event| event.seconds.total),
+        (STEP_S, |event| event.seconds.total),
         ("data_s", |event| event.seconds.data),
         ("forward_s", |event| event.seconds.forward),
         ("backward_s", |event| event.seconds.backward),
@@ -315,5 +318,10 @@ fn keep_times(events: &[StepEvent], metrics: &mut Metrics) {
         if let Some(value) = median(events.iter().map(seconds)) {
             metrics.insert(name, value);
         }
+    }
+    if events.iter().any(|event| event.seconds.link > 0.0)
+        && let Some(value) = median(events.iter().map(|event| event.seconds.link))
+    {
+        metrics.insert(LINK_S, value);
     }
 }

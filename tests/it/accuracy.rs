@@ -1,28 +1,14 @@
 //! Accuracies as goals of a study: what trials measure, and what becomes of bounds on it.
 
 use std::path::Path;
-use std::process::Output;
+
+use crate::calls::{quickstart, run, text};
 
 fn space(rest: &str) -> String {
-    let quickstart = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
-    let quickstart = quickstart.display();
+    let quickstart = quickstart();
     format!(
         "study: own\nmodel: {quickstart}/base\ndata: {{train: {quickstart}/train.jsonl, held_out: {quickstart}/held_out.jsonl}}\n\
          confirm: none\ntrial: {{sequence_length: 128, profile_steps: 1, profile_warmup: 1, training_steps: 2, evaluation: {{rows: 4}}}}\n{rest}"
-    )
-}
-
-fn peft_tune(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = crate::program();
-    command.args(arguments).current_dir(folder);
-    command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
-}
-
-fn text(output: &Output) -> String {
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
     )
 }
 
@@ -30,14 +16,14 @@ fn text(output: &Output) -> String {
 fn searched(rest: &str) -> (String, tempfile::TempDir) {
     let folder = crate::folders::for_database();
     std::fs::write(folder.path().join("space.yaml"), space(rest)).unwrap();
-    let output = peft_tune(folder.path(), &["search", "space.yaml"]);
+    let output = run(folder.path(), &["search", "space.yaml"]);
     assert!(output.status.success(), "{}", text(&output));
     (text(&output), folder)
 }
 
 /// The first column of each row that a query finds.
 fn query(folder: &Path, sql: &str) -> Vec<f64> {
-    let output = peft_tune(folder, &["query", sql, "--format", "csv"]);
+    let output = run(folder, &["query", sql, "--format", "csv"]);
     assert!(output.status.success(), "{}", text(&output));
     let rows = String::from_utf8(output.stdout).unwrap();
     rows.lines().skip(1).map(|row| row.parse().unwrap()).collect()
@@ -181,7 +167,7 @@ budget: {{trials: 1}}
     };
     let folder = crate::folders::for_database();
     std::fs::write(folder.path().join("space.yaml"), space(&scored("peak_memory, f1"))).unwrap();
-    let said = text(&peft_tune(folder.path(), &["search", "space.yaml"]));
+    let said = text(&run(folder.path(), &["search", "space.yaml"]));
     assert!(
         said.contains("printed no JSON object with `f1`") && said.contains("its last other line: none"),
         "{said}"
@@ -202,7 +188,7 @@ fn data_without_prompts_is_refused_before_the_first_trial() {
         quickstart.display()
     );
     std::fs::write(folder.path().join("space.yaml"), study).unwrap();
-    let output = peft_tune(folder.path(), &["search", "space.yaml"]);
+    let output = run(folder.path(), &["search", "space.yaml"]);
     let said = text(&output);
     assert!(
         !output.status.success() && said.contains("key `score`: no held-out row has a prompt"),

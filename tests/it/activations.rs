@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::process::Output;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
@@ -12,20 +11,8 @@ use peft_tune_engine::data::{Document, MicroBatch};
 use peft_tune_engine::{BaseModel, Trainer};
 use serde_json::Value;
 
+use crate::calls::{quickstart, run, text};
 use crate::golden::{folder as golden, json, tensors, whole_batch};
-
-fn text(output: &Output) -> String {
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
-}
-
-fn quickstart() -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
-    folder.display().to_string()
-}
 
 fn recipe(settings: &str) -> String {
     let quickstart = quickstart();
@@ -34,12 +21,6 @@ fn recipe(settings: &str) -> String {
          batch: {{micro_batch: 4, sequence_length: 128}}\noptimizer: {{learning_rate: 2e-3}}\n\
          training: {{length: {{steps: 12}}, evaluation_rows: 8}}\n{settings}\n"
     )
-}
-
-fn run(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = crate::program();
-    command.args(arguments).current_dir(folder);
-    command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
 }
 
 /// The losses of some steps of a fresh adapter on all linear layers.

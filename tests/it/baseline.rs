@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::process::Output;
 
+use crate::calls::{quickstart, text};
+
 fn space(baseline: &str) -> String {
-    let quickstart = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
-    let quickstart = quickstart.display();
+    let quickstart = quickstart();
     format!(
         "study: own\nmodel: {quickstart}/base\ndata: {{train: {quickstart}/train.jsonl, held_out: {quickstart}/held_out.jsonl}}\n\
          objectives: [throughput, loss]\n\
@@ -18,14 +19,6 @@ fn peft_tune(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = crate::program();
     command.args(arguments).current_dir(folder).env("PEFT_TUNE_MOCK", "0");
     command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
-}
-
-fn text(output: &Output) -> String {
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
 }
 
 /// Text of a search, and the settings of its first trial.

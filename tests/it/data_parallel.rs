@@ -173,6 +173,39 @@ fn gradients_and_trainings_on_several_ranks_are_those_of_one_device() {
 }
 
 #[test]
+fn a_rank_that_waits_for_another_says_for_how_long() {
+    const LATE: Duration = Duration::from_millis(800);
+    let step = |recipe: &Recipe, collective: Option<Arc<dyn Collective>>, late: Duration| {
+        let files = ModelFiles::resolve_weights(&recipe.model, &mut ()).unwrap();
+        let data = PreparedData::of_recipe(recipe, &files).unwrap();
+        let base = BaseModel::load(&files.folder, recipe.precision, &device::open("cpu").unwrap()).unwrap();
+        let mut trainer = Trainer::new(Arc::new(base), recipe, 1).unwrap();
+        if let Some(collective) = collective {
+            trainer = trainer.with_collective(collective).unwrap();
+        }
+        let order = RowOrder::Shuffled { seed: 1 };
+        let source = BatchSource::new(data.train().clone(), &recipe.batch, order).unwrap();
+        // All are ready by now.
+        std::thread::sleep(late);
+        trainer.step(&source.global_batch(0)).unwrap().seconds
+    };
+    assert_eq!(step(&recipe(1), None, Duration::ZERO).link, 0.0);
+    let two = recipe(2);
+    let seconds = on_all(2, |collective| {
+        let late = LATE * collective.rank() as u32;
+        step(&two, Some(collective), late)
+    });
+    // A part of the wait may go to a first rank that has fewer cores meanwhile.
+    assert!(seconds[0].link > 0.25 * LATE.as_secs_f64(), "{seconds:?}");
+    for one in &seconds {
+        assert!(
+            one.link > 0.0 && one.link <= one.backward && one.backward < one.total,
+            "{seconds:?}"
+        );
+    }
+}
+
+#[test]
 fn a_step_at_the_end_of_an_epoch_that_has_no_rows_for_some_ranks_is_that_of_one_device() {
     // Epochs of 7 rows: steps of 6 rows and of 1, for which one rank has a micro-batch.
     let of = |devices: usize| {
@@ -277,6 +310,7 @@ fn plan(measured: u64, trained: u64) -> TrialPlan {
         measure: (measured > 0).then_some(MeasurePlan {
             steps: measured,
             max_warmup_steps: 1,
+            serve: None,
         }),
         train: (trained > 0).then_some(TrainPlan {
             length: TrainingLength::Steps(trained),

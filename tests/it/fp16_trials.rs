@@ -27,6 +27,7 @@ fn gradients_that_overflow_are_no_divergence() {
         measure: Some(MeasurePlan {
             steps: 12,
             max_warmup_steps: 1,
+            serve: None,
         }),
         train: Some(TrainPlan {
             length: TrainingLength::Steps(12),

@@ -65,6 +65,7 @@ fn peak_memory(recipe: Recipe) -> f64 {
     let measure = MeasurePlan {
         steps: 2,
         max_warmup_steps: 0,
+        serve: None,
     };
     let plan = TrialPlan {
         measure: Some(measure),

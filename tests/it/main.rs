@@ -43,6 +43,8 @@ mod agreement;
 mod baseline;
 /// Budgets of time in a search.
 mod budget;
+/// Calls of the program on real trials; no tests of its own.
+mod calls;
 mod changed_inputs;
 /// Loading model directories: shards, damage, disagreement with the configuration.
 mod checkpoints;
@@ -66,6 +68,8 @@ mod explain;
 mod export;
 /// Exported files, read by what stands in for the installed tools.
 mod export_check;
+/// `export --receipt`: ten steps of a tool beside the engine's.
+mod export_receipt;
 /// Rows beside exported files.
 mod export_rows;
 /// Faults around trials: processes that die or hang, databases that fail, people who stop.
@@ -77,6 +81,8 @@ mod fidelity;
 mod floors;
 /// Folders for databases; no tests of its own.
 mod folders;
+/// What trainings make a model forget, on real trials.
+mod forgetting;
 /// Gradients that overflow in fp16.
 mod fp16_trials;
 /// Training every parameter of the base model, and writing the trained model.
@@ -206,6 +212,10 @@ mod store;
 mod generate;
 /// Settings measured in depth, inference, and the spans behind both.
 mod profile;
+/// Servers of models that `infer-bench --url` measures.
+mod served;
+/// What a token costs that is served, as a goal.
+mod serving;
 /// Models whose LM head is the embedding: adapters on either end, and files with another one.
 mod tied_embeddings;
 /// Files of other tools as people write them, through the program: what becomes of each key, and what is refused by name.

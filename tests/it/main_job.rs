@@ -104,6 +104,57 @@ fn a_search_ends_in_a_front_a_database_and_a_config() {
     assert_eq!(summary["trials"]["complete"], 6, "nothing is left to run");
 }
 
+/// Processes of one trial share memory on Linux alone.
+#[cfg(target_os = "linux")]
+#[test]
+fn trials_on_several_devices_stand_beside_those_on_one() {
+    let study = Study::new(
+        r#"
+space:
+  devices: [1, 2]
+  micro_batch: 1
+  global_batch: 4
+  precision: fp32
+trial: {sequence_length: 64, profile_steps: 3, training_steps: 2, evaluation: {rows: 4}}
+sampler: grid
+confirm: none
+budget: {trials: 2}
+"#,
+    );
+    let summary: Value = serde_json::from_str(&study.stdout(&["search", "space.yaml", "--json"])).unwrap();
+    let scaling = summary["scaling"].as_array().unwrap();
+    assert_eq!(scaling.len(), 1, "{summary:#}");
+    let one = &scaling[0];
+    let number = |name: &str| one[name].as_f64().unwrap();
+    assert_eq!(
+        (number("devices"), &one["shares_global_batch"], &one["divides_processor"]),
+        (2.0, &true.into(), &true.into())
+    );
+    let rows = study.rows(
+        "select metric.name, metric.value, number from metric join trial on trial.id = trial_id
+         where name in ('throughput', 'step_s', 'link_s') order by number",
+    );
+    let value = |name: &str, trial: &Value| {
+        let row = rows.iter().find(|row| row["name"] == name && row["number"] == *trial);
+        row.map(|row| row["value"].as_f64().unwrap())
+    };
+    let (several, alone) = (&one["trial"], &one["against"]);
+    let measured = |name: &str| value(name, several).unwrap();
+    let speedup = measured("throughput") / value("throughput", alone).unwrap();
+    assert!((number("speedup") / speedup - 1.0).abs() < 1e-9, "{one:#}");
+    assert!((number("efficiency") / (speedup / 2.0) - 1.0).abs() < 1e-9, "{one:#}");
+    // The first of two ranks has waited for the other.
+    assert!(measured("link_s") > 0.0 && measured("link_s") < measured("step_s"), "{rows:?}");
+    assert_eq!(value("link_s", alone), None, "{rows:?}");
+    assert!(
+        study.stdout(&["pareto"]).contains("several devices\n  trial "),
+        "the front says it"
+    );
+    study.stdout(&["report", "--output", "page.html"]);
+    let page = std::fs::read_to_string(study.path("page.html")).unwrap();
+    assert!(page.contains("<dt>Devices</dt><dd>trial "), "the page says it");
+}
+
 #[test]
 fn full_fine_tuning_is_measured_beside_adapters() {
     let study = Study::new(

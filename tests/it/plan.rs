@@ -662,6 +662,67 @@ fn a_model_that_no_device_holds_is_planned_on_eight_that_share_its_weights() {
     );
     let (code, _) = own("zero3");
     assert_eq!(code, Some(2), "gradients and states are on every device");
+    // Each device receives seven eighths of 137 GB twice for a row: a second over NVLink, and a dozen over PCI Express.
+    let on = |device: &str| {
+        let arguments = ["plan", "space.yaml", "--device", device];
+        let text = called(folder.path(), &arguments);
+        let json = called(folder.path(), &[&arguments[..], &["--json"]].concat());
+        let plan: Value = serde_json::from_slice(&json.stdout).unwrap();
+        (
+            plan["settings"][0]["scaling"].clone(),
+            String::from_utf8(text.stdout).unwrap(),
+        )
+    };
+    let ((nvlink, _), (pcie, text)) = (on("A100 80GB"), on("A100 80GB PCIe"));
+    let number = |scaling: &Value, name: &str| scaling[name].as_f64().unwrap();
+    for scaling in [&nvlink, &pcie] {
+        let (devices, speedup) = (number(scaling, "devices"), number(scaling, "speedup"));
+        assert!(devices == 8.0 && speedup < 8.0, "{scaling:#}");
+        assert!(
+            (speedup / 8.0 - number(scaling, "efficiency")).abs() < 1e-12,
+            "{scaling:#}"
+        );
+    }
+    assert_eq!(nvlink["link"]["kind"]["nvlink"]["generation"], 3, "{nvlink:#}");
+    assert!(number(&pcie, "efficiency") < number(&nvlink, "efficiency"), "{pcie:#}");
+    assert!(number(&pcie, "link_share") > 0.5, "{pcie:#}");
+    assert!(
+        text.contains("devices       8 are ") && text.contains("; the link is the bottleneck"),
+        "{text}"
+    );
+}
+
+#[test]
+fn several_devices_in_another_tool_are_compared_with_one() {
+    let folder = study_of(LLAMA_8B);
+    let plan = |devices: &str, device: &str| -> Value {
+        let arguments = [
+            "plan",
+            "space.yaml",
+            "--stack",
+            "trl",
+            "--json",
+            "--devices",
+            devices,
+            "--device",
+            device,
+        ];
+        serde_json::from_slice(&called(folder.path(), &arguments).stdout).unwrap()
+    };
+    assert_eq!(plan("1", "A100 80GB")["scaling"], Value::Null);
+    let (one, four) = (plan("1", "A100 80GB"), plan("4", "A100 80GB"));
+    let speed = |plan: &Value| plan["tokens_per_s"].as_f64().unwrap();
+    let scaling = &four["scaling"];
+    let speedup = scaling["speedup"].as_f64().unwrap();
+    assert!((speedup - speed(&four) / speed(&one)).abs() < 1e-6, "{scaling:#}");
+    assert!(
+        speedup > 3.0 && speedup < 4.0,
+        "adapters alone are added up: {scaling:#}"
+    );
+    let cards = plan("4", "RTX 3090");
+    assert_eq!(cards["scaling"]["link"]["kind"]["pcie"]["generation"], 4, "{cards:#}");
+    let bridge = &cards["scaling"]["link"]["uncounted_bridge"];
+    assert_eq!(bridge["both_ways_bytes_per_s"], 112.5e9, "{cards:#}");
 }
 
 /// A study of the model, tokenizer and rows that come with the program.

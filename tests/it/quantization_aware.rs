@@ -11,6 +11,7 @@ use peft_tune_engine::{BaseModel, Generator, Trainer};
 use peft_tune_kernels::quant::{Int8, Nf4, Quantized};
 use serde_json::Value;
 
+use crate::calls::{quickstart, run, text};
 use crate::golden::{base, folder as golden, gradients, recipe as of_reference, relative_error, whole_batch};
 
 /// Families with a tensor for each projection, with fused ones, and with norms of every kind.
@@ -155,25 +156,6 @@ fn factors_that_are_not_finite_show_in_the_loss() {
     let one = Tensor::new(&[f32::NAN], &Device::Cpu).unwrap();
     values.slice_set(&one, 0, 3).unwrap();
     assert!(trainer.evaluate(&whole_batch("ref_llama")).unwrap().loss.is_nan());
-}
-
-fn text(output: &Output) -> String {
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
-}
-
-fn quickstart() -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
-    folder.display().to_string()
-}
-
-fn run(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = crate::program();
-    command.args(arguments).current_dir(folder);
-    command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
 }
 
 /// Trains on the quickstart's model into a folder of this name, with `settings` at the end of the recipe.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Output;
 
 use candle_core::{DType, Device, Tensor};
 use peft_tune_core::recipe::Precision;
@@ -10,24 +9,7 @@ use peft_tune_engine::{BaseModel, Generator};
 use peft_tune_kernels::quant::{Int8, Nf4, Quantized};
 use serde_json::Value;
 
-fn text(output: &Output) -> String {
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
-}
-
-fn run(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = crate::program();
-    command.args(arguments).current_dir(folder);
-    command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
-}
-
-fn quickstart() -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
-    folder.display().to_string()
-}
+use crate::calls::{quickstart, run, text};
 
 /// Trains an adapter on the quickstart's model into `adapter`.
 fn train(folder: &Path) {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Output;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
@@ -16,26 +15,8 @@ use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::{BaseModel, Sparsity, Trainer, load_base};
 use serde_json::Value;
 
+use crate::calls::{quickstart, run, text};
 use crate::golden::{base, folder as golden, json, recipe as golden_recipe, tensors, whole_batch};
-
-fn text(output: &Output) -> String {
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
-}
-
-fn run(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = crate::program();
-    command.args(arguments).current_dir(folder);
-    command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
-}
-
-fn quickstart() -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
-    folder.display().to_string()
-}
 
 fn written(settings: &str) -> String {
     let quickstart = quickstart();

@@ -280,7 +280,14 @@ const CASES: &[Case] = &[
             ("learning_rate", "1e-4"),
             ("gradient_checkpointing", "none"),
         ],
-        &["`rank` is an option of the script"],
+        &[
+            "options of the script have their defaults here: `per_device_train_batch_size`, `learning_rate`, `rank`, `modules`, `model_name`",
+        ],
+    ),
+    case(
+        "trl_own_options.py",
+        &[("model", "base"), ("rank", "4"), ("learning_rate", "1e-4")],
+        &["`learning_rate` is an option of the script"],
     ),
     case(
         "trl_functions.py",
@@ -530,6 +537,15 @@ const REFUSED: &[(&str, &[&str])] = &[
             "refused_loss.py:6: by `loss_type: ipo` TRL",
             "a loss that no trainer here has",
         ],
+    ),
+    ("refused_qat.py", &["refused_qat.py:4: by `qat_scheme: int4`", "(QAT)"]),
+    (
+        "refused_collator.py",
+        &["refused_collator.py:8", "`UnslothVisionDataCollator` collates images"],
+    ),
+    (
+        "refused_auto_model.py",
+        &["refused_auto_model.py:4", "`FastModel`", "reads images or sound"],
     ),
     (
         "refused_value.py",

@@ -358,6 +358,7 @@ fn diverges_later(request: &TrialRequest) -> TrialState {
         let reason = FailReason::Diverged {
             at_step: 12,
             loss: Some(9.0),
+            cause: None,
         };
         let metrics = Metrics::default();
         return TrialState::Failed { reason, metrics };

@@ -1,7 +1,7 @@
 //! Searches of a program that start from earlier studies in the same database.
 
-use std::path::Path;
-use std::process::Output;
+use crate::calls::run;
+use crate::mocked::errors_of;
 
 const PROGRAM: &str = r#"
 read -r line
@@ -18,16 +18,6 @@ fn space(study: &str, rest: &str) -> String {
     )
 }
 
-fn peft_tune(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = crate::program();
-    command.args(arguments).current_dir(folder);
-    command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
-}
-
-fn errors_of(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 #[test]
 fn a_search_knows_the_trials_of_earlier_studies_and_keeps_which() {
     let folder = tempfile::tempdir().unwrap();
@@ -38,16 +28,16 @@ fn a_search_knows_the_trials_of_earlier_studies_and_keeps_which() {
         "second.yaml",
         &space("second", "budget: {trials: 4}\nwarm_start: true\n"),
     );
-    assert!(peft_tune(folder.path(), &["search", "first.yaml"]).status.success());
+    assert!(run(folder.path(), &["search", "first.yaml"]).status.success());
 
-    let begun = peft_tune(folder.path(), &["search", "second.yaml"]);
+    let begun = run(folder.path(), &["search", "second.yaml"]);
     assert!(begun.status.success(), "{}", errors_of(&begun));
     assert!(
         errors_of(&begun).contains("starts from 10 trials of study `first`"),
         "{}",
         errors_of(&begun)
     );
-    let recorded = peft_tune(
+    let recorded = run(
         folder.path(),
         &["query", "select source, trials from warm_start", "--format", "csv"],
     );
@@ -60,16 +50,16 @@ fn a_search_knows_the_trials_of_earlier_studies_and_keeps_which() {
     let both = "select max(n) as n from (select count(*) as n from trial_param as a
                 join trial_param as b on a.name = b.name and a.value = b.value
                 where a.study = 'first' and b.study = 'second' and b.trial = 0 group by a.trial)";
-    let shared = peft_tune(folder.path(), &["query", both, "--format", "csv"]);
+    let shared = run(folder.path(), &["query", both, "--format", "csv"]);
     assert_eq!(String::from_utf8_lossy(&shared.stdout).trim(), "n\n2");
 
     // What the earlier study has learned since does not change a search that continues.
     assert!(
-        peft_tune(folder.path(), &["search", "first.yaml", "--trials", "12"])
+        run(folder.path(), &["search", "first.yaml", "--trials", "12"])
             .status
             .success()
     );
-    let resumed = peft_tune(folder.path(), &["search", "second.yaml", "--trials", "5"]);
+    let resumed = run(folder.path(), &["search", "second.yaml", "--trials", "5"]);
     assert!(
         errors_of(&resumed).contains("starts from 10 trials"),
         "{}",
@@ -82,7 +72,7 @@ fn an_unknown_study_is_a_mistake_in_the_file() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("trial.sh"), PROGRAM).unwrap();
     std::fs::write(folder.path().join("space.yaml"), space("own", "warm_start: [gone]\n")).unwrap();
-    let refused = peft_tune(folder.path(), &["search", "space.yaml"]);
+    let refused = run(folder.path(), &["search", "space.yaml"]);
     assert_eq!(refused.status.code(), Some(2));
     let errors = errors_of(&refused);
     assert!(errors.contains("warm_start") && errors.contains("gone"), "{errors}");

@@ -493,3 +493,121 @@ fn a_terminal_stays_one_and_its_last_line_tells_the_progress() {
     let (_, behind) = text.rsplit_once("\u{1b}[24;1H").unwrap();
     assert!(behind.contains("\u{1b}[r"), "{behind:?}");
 }
+
+/// A trace of PyTorch's profiler with one op, as one line.
+const TRACE: &str =
+    r#"{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 5, "dur": 40}]}"#;
+
+#[test]
+fn a_trace_that_the_run_writes_is_read_behind_it() {
+    let bench = Bench::new();
+    std::fs::write(bench.folder().join("text"), TRACE).unwrap();
+    let output = bench
+        .watch(
+            &["--trace", "trace.json"],
+            &["sh", "-c", "sleep 0.1; cp text trace.json"],
+        )
+        .output()
+        .unwrap();
+    assert!(messages(&output).contains("aten::mm"), "{}", messages(&output));
+    assert_eq!(bench.report()["trace"]["profile"]["ops"][0]["name"], "aten::mm");
+    // The same file, which the next run leaves alone.
+    for (file, reason) in [
+        ("trace.json", "is not of this run"),
+        ("none.json", "the run wrote no trace"),
+    ] {
+        let output = bench.watch(&["--trace", file], &["true"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert!(messages(&output).contains(reason), "{}", messages(&output));
+        assert!(bench.report()["trace"].is_null());
+    }
+}
+
+#[test]
+fn a_trace_is_read_without_a_command_too() {
+    let bench = Bench::new();
+    std::fs::write(bench.folder().join("trace.json"), TRACE).unwrap();
+    let mut command = crate::program();
+    command
+        .current_dir(bench.folder())
+        .args(["watch", "--trace", "trace.json"]);
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("aten::mm") && text.contains("taken as one step"),
+        "{text}"
+    );
+}
+
+/// A record of an event file (TFRecord), with the checksum by its bitwise definition.
+fn record(content: &[u8]) -> Vec<u8> {
+    let checksum = |bytes: &[u8]| {
+        let sum = bytes.iter().fold(u32::MAX, |sum, byte| {
+            let shift = |sum: u32| {
+                if sum & 1 == 1 {
+                    (sum >> 1) ^ 0x82f6_3b78
+                } else {
+                    sum >> 1
+                }
+            };
+            (0..8).fold(sum ^ u32::from(*byte), |sum, _| shift(sum))
+        });
+        let sum = !sum;
+        sum.rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
+    };
+    let length = (content.len() as u64).to_le_bytes();
+    [&length[..], &checksum(&length), content, &checksum(content)].concat()
+}
+
+/// An event with one number, as PyTorch's `SummaryWriter` writes it.
+fn scalar(at_s: f64, step: u8, tag: &str, value: f32) -> Vec<u8> {
+    let mut number = vec![0x0a, tag.len() as u8];
+    number.extend(tag.bytes());
+    number.push(0x15);
+    number.extend(value.to_le_bytes());
+    let mut event = vec![0x09];
+    event.extend(at_s.to_le_bytes());
+    event.extend([0x10, step, 0x2a, number.len() as u8 + 2, 0x0a, number.len() as u8]);
+    event.extend(number);
+    record(&event)
+}
+
+#[test]
+fn event_files_of_tensorboard_tell_the_steps() {
+    let bench = Bench::new();
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_secs_f64();
+    let mut events = Vec::new();
+    for step in 1..=4 {
+        // Written behind the run's start, whatever the start takes.
+        let at_s = now + 10.0 + 0.25 * f64::from(step);
+        events.extend(scalar(at_s, step, "train/loss", 3.0 - f32::from(step) / 4.0));
+        events.extend(scalar(
+            at_s,
+            step,
+            "train/num_input_tokens_seen",
+            100.0 * f32::from(step),
+        ));
+    }
+    std::fs::write(bench.folder().join("events"), &events).unwrap();
+    let script = "mkdir -p runs/now; head -c 100 events >runs/now/events.out.tfevents.1.host; sleep 0.2; \
+                  tail -c +101 events >>runs/now/events.out.tfevents.1.host";
+    assert!(bench.run(script).status.success());
+    let measured = &bench.report()["measured"];
+    assert_eq!(
+        (&measured["steps"], &measured["loss"]),
+        (&serde_json::json!(4), &serde_json::json!(2.0))
+    );
+
+    let torn = [events.as_slice(), &[0; 20]].concat();
+    std::fs::write(bench.folder().join("events"), torn).unwrap();
+    let output = bench.run("mkdir -p runs/then; cp events runs/then/events.out.tfevents.2.host");
+    assert!(
+        messages(&output).contains("was not read to its end"),
+        "{}",
+        messages(&output)
+    );
+    assert_eq!(bench.report()["measured"]["steps"], 4);
+}

@@ -78,7 +78,11 @@ fn cliff(request: &TrialRequest) -> TrialState {
     if rate_of(request) < 1.9e-3 {
         return bowl(request);
     }
-    let reason = FailReason::Diverged { at_step: 1, loss: None };
+    let reason = FailReason::Diverged {
+        at_step: 1,
+        loss: None,
+        cause: None,
+    };
     let metrics = Metrics::default();
     TrialState::Failed { reason, metrics }
 }

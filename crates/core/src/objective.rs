@@ -9,6 +9,10 @@ pub const THROUGHPUT: &str = "throughput";
 pub const PEAK_MEMORY: &str = "peak_memory";
 /// Name of the loss metric: mean cross-entropy in nats per target token on the held-out set.
 pub const LOSS: &str = "loss";
+/// Name of the metric that holds the median seconds of a measured step.
+pub const STEP_S: &str = "step_s";
+/// Name of the metric that holds the seconds of it in which the first of several devices waited for the gradients of others.
+pub const LINK_S: &str = "link_s";
 /// Name of the metric that holds the model FLOPs a second over the peak that the GPU's maker publishes for the compute dtype.
 pub const MFU: &str = "mfu";
 /// Name of the metric that holds the energy of a trained token, of a GPU and, where it may be read, of the processor.
@@ -80,6 +84,14 @@ pub const TOP1_AGREEMENT_PERCENT: &str = "top1_agreement_percent";
 /// Name of the metric that says how much of the token accuracy of the same recipe trained in fp32 a trial's own lacks, in percent
 /// of that. Below 0 where it has more.
 pub const TOKEN_ACCURACY_LOST_PERCENT: &str = "token_accuracy_lost_percent";
+/// Name of the metric that says by which part of itself a training raised the loss on rows that it has nothing to do with. Below 0
+/// where it lowered that loss.
+pub const RETAINED_LOSS_INCREASE: &str = "retained_loss_increase";
+/// Name of the metric that holds the mean divergence of the trained model's next-token distributions from those of the model before
+/// the training, on that model's own continuations of held-out prompts, in nats.
+pub const BASE_KL: &str = "base_kl";
+/// Name of the metric that holds the milliseconds from one token to the next of a model that answers with what was trained.
+pub const SERVE_MS_PER_TOKEN: &str = "serve_ms_per_token";
 /// Name of the metric that holds the share of generated answers that are the held-out rows' own, in [0, 1].
 pub const EXACT_MATCH: &str = "exact_match";
 /// Name of the metric that holds the share of held-out pairs whose chosen answer the trained model rewards more than the rejected one, in
@@ -187,18 +199,21 @@ impl Objective {
         match self.metric.as_str() {
             THROUGHPUT | TARGET_THROUGHPUT => "tokens/s",
             PEAK_MEMORY | TARGET_PEAK_MEMORY => "bytes",
-            LOSS => "nats",
+            LOSS | BASE_KL => "nats",
+            SERVE_MS_PER_TOKEN => "ms",
             metric if metric.ends_with("_percent") => "%",
             _ => "",
         }
     }
 
-    /// The nearest value that the metric can have: a share is neither below 0 nor above 1, and a percentage of equal tokens at most
-    /// 100.
+    /// The nearest value that the metric can have: a share is neither below 0 nor above 1, a percentage of equal tokens is at most
+    /// 100, a divergence is at least 0, and no loss falls by more than all of it.
     pub fn possible(&self, value: f64) -> f64 {
         match self.metric.as_str() {
             metric if is_share(metric) => value.clamp(0.0, 1.0),
             TOP1_AGREEMENT_PERCENT => value.clamp(0.0, 100.0),
+            BASE_KL | SERVE_MS_PER_TOKEN => value.max(0.0),
+            RETAINED_LOSS_INCREASE => value.max(-1.0),
             _ => value,
         }
     }
@@ -250,6 +265,8 @@ mod tests {
         );
         assert_eq!(possible(TOP1_AGREEMENT_PERCENT, 100.2), 100.0);
         assert_eq!(possible(LOSS_KEPT_PERCENT, 100.2), 100.2);
+        assert_eq!([possible(BASE_KL, -0.1), possible(BASE_KL, 3.0)], [0.0, 3.0]);
+        assert_eq!(possible(RETAINED_LOSS_INCREASE, -0.1), -0.1);
     }
 
     #[test]
@@ -257,6 +274,9 @@ mod tests {
         assert_eq!(Objective::new(THROUGHPUT).minimised(2.0), -2.0);
         assert_eq!(Objective::new(LOSS).minimised(2.0), 2.0);
         assert_eq!(Objective::new("f1").direction, Direction::Minimize);
+        for forgotten in [RETAINED_LOSS_INCREASE, BASE_KL] {
+            assert_eq!(Objective::new(forgotten).minimised(0.5), 0.5);
+        }
         for accuracy in [TOKEN_ACCURACY, EXACT_MATCH, LOSS_KEPT_PERCENT, TOP1_AGREEMENT_PERCENT] {
             assert_eq!(Objective::new(accuracy).minimised(0.5), -0.5);
         }

@@ -1,7 +1,8 @@
-//! Messages in protobuf's wire format (<https://protobuf.dev/programming-guides/encoding>), written field by field.
+//! Messages in protobuf's wire format (<https://protobuf.dev/programming-guides/encoding>), written and read field by
+//! field.
 //!
-//! The few messages that files of other tools consist of need no generated code: whoever writes one has a table of its
-//! fields beside it.
+//! The few messages that files of other tools consist of need no generated code: whoever writes or reads one has a table
+//! of its fields beside it.
 
 /// A message, to which fields are added in the order in which they are written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,9 +100,82 @@ impl Message {
     }
 }
 
+/// Value of a field as it stands in a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldValue<'a> {
+    /// An integer, an enum's value or a truth value.
+    Number(u64),
+    /// The bits of a `double`.
+    Fixed64(u64),
+    /// A text, a message, or numbers without keys of their own.
+    Content(&'a [u8]),
+    /// The bits of a `float`.
+    Fixed32(u32),
+}
+
+/// Reads the fields of a message in their order, with their numbers; `None` where the bytes are no message.
+pub fn fields(mut bytes: &[u8]) -> Option<Vec<(u64, FieldValue<'_>)>> {
+    let mut fields = Vec::new();
+    while !bytes.is_empty() {
+        let key = take_varint(&mut bytes)?;
+        let value = match key & 7 {
+            0 => FieldValue::Number(take_varint(&mut bytes)?),
+            1 => FieldValue::Fixed64(u64::from_le_bytes(take_array(&mut bytes)?)),
+            2 => {
+                let length = usize::try_from(take_varint(&mut bytes)?).ok()?;
+                let (content, behind) = bytes.split_at_checked(length)?;
+                bytes = behind;
+                FieldValue::Content(content)
+            }
+            5 => FieldValue::Fixed32(u32::from_le_bytes(take_array(&mut bytes)?)),
+            _ => return None,
+        };
+        fields.push((key >> 3, value));
+    }
+    Some(fields)
+}
+
+fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for place in 0..10 {
+        let [byte] = take_array(bytes)?;
+        value |= u64::from(byte & 0x7f) << (7 * place);
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+fn take_array<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (array, behind) = bytes.split_first_chunk::<N>()?;
+    *bytes = behind;
+    Some(*array)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fields_are_read_as_they_stand() {
+        let bytes = b"\x08\x96\x01\x12\x07testing\x15\x00\x00\x20\x40\x09\x00\x00\x00\x00\x00\x00\xf8\x3f";
+        let expected = [
+            (1, FieldValue::Number(150)),
+            (2, FieldValue::Content(b"testing")),
+            (2, FieldValue::Fixed32(2.5f32.to_bits())),
+            (1, FieldValue::Fixed64(1.5f64.to_bits())),
+        ];
+        assert_eq!(fields(bytes).unwrap(), expected);
+        assert_eq!(
+            fields(b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01").unwrap(),
+            [(1, FieldValue::Number(u64::MAX))]
+        );
+        for torn in [&b"\x08"[..], b"\x12\x07test", b"\x15\x00", b"\x0b", &[0xff; 11]] {
+            assert_eq!(fields(torn), None, "{torn:?}");
+        }
+        assert_eq!(fields(b""), Some(Vec::new()));
+    }
 
     #[test]
     fn messages_have_the_bytes_of_the_specification() {

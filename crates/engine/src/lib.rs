@@ -52,8 +52,9 @@ pub use peft_tune_core::plan::{ParameterKind, ParameterLayout, ParameterSlot};
 pub use predictor::predictor;
 pub use sparsity::load_base;
 pub use training::{
-    Control, EvaluatedRows, Evaluation, HeldOutReward, LossKept, OverflowWatch, PrecisionCause, PrecisionDecision,
-    RowLoss, RowWatch, SavedBytes, StepEvent, StepObserver, StepSeconds, Together, Trainer, TrainerPosition,
+    BackOff, Control, Divergence, EvaluatedRows, Evaluation, HeldOutReward, LossKept, OverflowWatch, PrecisionCause,
+    PrecisionDecision, RowLoss, RowWatch, SavedBytes, SpikeAnswer, SpikeReport, SpikeRow, SpikeStep, StepEvent,
+    StepObserver, StepSeconds, Together, Trainer, TrainerPosition,
 };
 
 #[cfg(test)]

@@ -234,7 +234,11 @@ mod tests {
     }
 
     fn diverged(number: usize, rate: f64) -> Trial {
-        let reason = FailReason::Diverged { at_step: 3, loss: None };
+        let reason = FailReason::Diverged {
+            at_step: 3,
+            loss: None,
+            cause: None,
+        };
         let metrics = Default::default();
         trial(number, params(rate, 8), TrialState::Failed { reason, metrics })
     }

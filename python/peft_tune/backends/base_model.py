@@ -19,10 +19,10 @@ class Base:
 
     def __init__(self, model):
         self.model = model
-        self.tensors = [*model.parameters(), *model.buffers()]
+        self.tensors = devices.tensors_of(model)
         ready_scales(model)
         self._scales = scales_of(model)
-        self.frozen_bytes = frozen_bytes_of(model)
+        self.frozen_bytes = frozen_bytes_of(self.tensors, self._scales)
         self._trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
         self._watched = self.tensors
         self._versions = [tensor._version for tensor in self._watched]
@@ -44,9 +44,9 @@ class Base:
         return all(tensor._version == version for tensor, version in zip(self._watched, self._versions))
 
 
-def frozen_bytes_of(model):
+def frozen_bytes_of(tensors, scales):
     """Bytes of a base model: its parameters and buffers, and what bitsandbytes keeps beside them."""
-    return devices.bytes_of([*model.parameters(), *model.buffers(), *tensors_in(scales_of(model))])
+    return devices.bytes_of([*tensors, *tensors_in(scales)])
 
 
 def ready_scales(model):
@@ -126,7 +126,7 @@ class BaseModels:
             return self._base[1].copied(), frozen_bytes
         self._forget_base()
         model = self._loaded(settings, folder)
-        base_bytes = frozen_bytes_of(model)
+        base_bytes = frozen_bytes_of(devices.tensors_of(model), scales_of(model))
         return model if settings.loader is None else settings.loader.with_adapter(model), base_bytes
 
     def reference(self, settings, folder):

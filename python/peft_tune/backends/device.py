@@ -245,6 +245,11 @@ def status_bytes(key):
     return None
 
 
+def tensors_of(model):
+    """The parameters and buffers of a model."""
+    return [*model.parameters(), *model.buffers()]
+
+
 def bytes_of(tensors):
     """Bytes of tensors, each storage once."""
     storages = {}

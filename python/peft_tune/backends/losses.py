@@ -8,6 +8,8 @@ from . import protocol
 DIVERGED_NATS = 10.0
 #: Steps in a row whose gradients may overflow in fp16 before that counts as divergence, as in the native engine.
 MOST_OVERFLOWS = 33
+#: Nats by which a loss had climbed that diverged for its rate, as in the native engine.
+CLIMBED_NATS = 2.0
 
 
 class Ended(Exception):
@@ -26,9 +28,11 @@ class Losses:
     """The losses of a training, and whether it has diverged."""
 
     def __init__(self, is_fp16):
+        self._is_fp16 = is_fp16
         self._most_overflows = MOST_OVERFLOWS if is_fp16 else 1
         self._overflows = 0
         self._first = None
+        self._lowest = math.inf
         #: The last finite loss.
         self.last = None
 
@@ -40,8 +44,14 @@ class Losses:
         self._overflows = 0 if math.isfinite(event["grad_norm"]) else self._overflows + 1
         is_sound = math.isfinite(loss) and loss < self._first + DIVERGED_NATS
         if not is_sound or self._overflows >= self._most_overflows:
-            raise Ended(protocol.diverged(event["step"], self.last))
+            cause = "overflow" if is_sound and self._is_fp16 else self.cause()
+            raise Ended(protocol.diverged(event["step"], self.last, cause))
         self.last = loss
+        self._lowest = min(self._lowest, loss)
+
+    def cause(self):
+        """The rate, where the loss had climbed before it was no number any more: no single batch explains that."""
+        return "rate" if self.last is not None and self.last - self._lowest > CLIMBED_NATS else None
 
 
 class Progress:

@@ -52,7 +52,9 @@ class Profiling:
         self.warmup = steady.WarmupDetector(plan["measure"]["max_warmup_steps"])
         self.warmup_steps = 0
         self.free, self.recorded, self.shapes = [], [], []
-        self.made = self.recorder = self.held_bytes = None
+        #: What getting the rows of each free step used, as far as it is told.
+        self.data_uses = []
+        self.made = self.watch = self.recorder = self.held_bytes = None
         #: The end of the warm-up.
         self.began = time.perf_counter()
         training = self.settings.training
@@ -79,7 +81,7 @@ class Profiling:
         tokenizer = self.bases.tokenizer(self.settings, self.files.model)
         self.device.process.begin(self.settings.training)
         rows = self.rows.open(self.files.train, in_memory=self.settings.packs)
-        watch = trainer.StepWatch(self.device, lambda: 0.0, self._took)
+        watch = self.watch = trainer.StepWatch(self.device, lambda: 0.0, self._took)
         watch.mark, watch.saw = self.device.mark_phase, self._saw
         return trainer.make(self.settings, model, tokenizer, rows, watch, max_steps=MOST_STEPS)
 
@@ -104,6 +106,7 @@ class Profiling:
             return
         if rows >= self.full_rows or self.settings.packs:
             self.free.append(event)
+            self.data_uses += [] if self.watch.data_use is None else [self.watch.data_use]
         is_over = time.perf_counter() - self.began >= OF_FREE_STEPS * self.request["budget_s"]
         if len(self.free) >= LEAST_STEPS and (is_over or self._is_settled()):
             self._record()
@@ -124,7 +127,7 @@ class Profiling:
         made = self.made
         states = made.optimizer.state.values() if made.optimizer is not None else []
         of_states = [value for state in states for value in state.values() if hasattr(value, "untyped_storage")]
-        return [*made.model.parameters(), *made.model.buffers(), *of_states]
+        return [*devices.tensors_of(made.model), *of_states]
 
     # What is told.
 
@@ -232,7 +235,25 @@ class Profiling:
             "target_share": sum(one["target_tokens"] for one in self.free) / max(tokens, 1),
             "training_steps": steps,
             "training_evaluations": -(-steps // max(every, 1)),
-            "waits": None,
+            "waits": self._waits(),
+        }
+
+    def _waits(self):
+        """Waits for rows that this thread gets by itself; `None` where processes of a loader do, which are not seen."""
+        if getattr(self.settings.training, "dataloader_num_workers", 0):
+            return None
+        seconds, steps = [one["seconds"] for one in self.free], len(self.free)
+        data_s = sum(one["data"] for one in seconds)
+        thread = None
+        if len(self.data_uses) == steps:
+            processor_s, read_bytes = (sum(column) / steps for column in zip(*self.data_uses))
+            thread = {"processor_s": processor_s, "read_bytes": read_bytes}
+        return {
+            "prefetch_depth": 0,
+            "preparing_s": data_s / steps,
+            "compute_waits": min(data_s / sum(one["total"] for one in seconds), 1.0),
+            "data_waits": 0.0,
+            "thread": thread,
         }
 
     def _steps_of_training(self, tokens_per_step):
@@ -246,7 +267,7 @@ class Profiling:
     def _memory(self, made):
         """The peak of the recorded steps in its parts. What is no tensor that has a name is an activation, or lives for a moment."""
         peak, whole = self.device.recorded_peak(self.recorder, self.held_bytes)
-        of_model, trained = devices.bytes_of([*made.model.parameters(), *made.model.buffers()]), trained_bytes(made.model)
+        of_model, trained = devices.bytes_of(devices.tensors_of(made.model)), trained_bytes(made.model)
         parts = {"base": of_model, "adapters": 0}
         if self.settings.model.use_peft:
             parts = {"base": of_model - trained, "adapters": trained}

@@ -155,9 +155,10 @@ def out_of_memory(phase_name, in_use_bytes, limit_bytes):
     }
 
 
-def diverged(at_step, loss):
-    """The reason of a trial whose loss exploded, with its last finite loss."""
-    return {"kind": "diverged", "at_step": at_step, "loss": loss}
+def diverged(at_step, loss, cause=None):
+    """The reason of a trial whose loss exploded, with its last finite loss and the cause, where one is known."""
+    known = {} if cause is None else {"cause": cause}
+    return {"kind": "diverged", "at_step": at_step, "loss": loss, **known}
 
 
 def crashed(phase_name, error):

@@ -20,7 +20,7 @@ PEAK_STEPS = 2
 #: Micro-batches of such a step at the most: from the second one on there are gradients beside its activations.
 PEAK_MICRO_BATCHES = 2
 #: Measurements that this worker does not make.
-NOT_MEASURED = ("accuracy_check", "fp32_training", "score")
+NOT_MEASURED = ("accuracy_check", "fp32_training", "retained_loss", "base_kl", "score")
 
 
 class Stopped(Exception):
@@ -191,7 +191,7 @@ class TrialRun:
             train_sampling_strategy="sequential",
         )
         models = [made.model, getattr(made, "ref_model", None)]
-        tensors = [tensor for model in models if model for tensor in [*model.parameters(), *model.buffers()]]
+        tensors = [tensor for model in models if model for tensor in devices.tensors_of(model)]
         held = devices.bytes_of(tensors)
         del models, tensors
         self.metrics["base_memory_bytes"] = self.base_bytes
@@ -291,7 +291,7 @@ class TrialRun:
         self.device.synchronise()
         event = found.event(progress.steps, progress.tokens)
         if not math.isfinite(event["loss"]):
-            raise Ended(protocol.diverged(progress.steps, losses.last))
+            raise Ended(protocol.diverged(progress.steps, losses.last, losses.cause()))
         is_part = watch is not None and watch.worse_by is not None
         if is_part:
             event |= {"loss": watch.loss, "standard_error": watch.worse_by.standard_error}

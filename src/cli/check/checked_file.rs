@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::folder;
 use crate::cli::CliError;
+use crate::cli::engines::folder;
 use crate::cli::search::quickstart;
 
 /// Text of the recipe on the quickstart's model: steps of four short rows, which take a second on any device.

@@ -3,14 +3,12 @@
 use std::path::PathBuf;
 
 use super::args::Args;
-use super::bound::{Bound, Products};
 use super::checked_file::CheckedFile;
 use super::comparison::Comparison;
-use super::engine_worker::EngineWorker;
-use super::folder;
 use super::setting::CheckedRecipe;
 use super::text::{Report, steps_text};
 use crate::cli::CliError;
+use crate::cli::engines::{Bound, EngineWorker, Length, Products, folder};
 use crate::cli::options::backend::BackendName;
 use crate::cli::processes::interpreter::{Interpreter, Stack};
 use crate::cli::terminal::download_progress::DownloadProgress;
@@ -96,7 +94,7 @@ fn compare(args: &Args, checked: &CheckedRecipe, stack: &Stack, device: &str) ->
         slot,
     };
     tell(format_args!("training {steps} in {} on {device}", native.engine.text()));
-    let native = native.train(recipe.clone(), args.steps, handed(FirstAdapter::Write))?;
+    let native = native.train(recipe.clone(), Length::whole(args.steps), handed(FirstAdapter::Write))?;
     tell(printable(&format!(
         "training {steps} in {}: {}, {}",
         trl.engine.text(),
@@ -105,6 +103,6 @@ fn compare(args: &Args, checked: &CheckedRecipe, stack: &Stack, device: &str) ->
     )));
     let other = checked.for_other();
     let products = Products::of(device, &other.torch);
-    let trl = trl.train(other, args.steps, handed(FirstAdapter::Read))?;
+    let trl = trl.train(other, Length::whole(args.steps), handed(FirstAdapter::Read))?;
     Ok(Comparison::new(native, trl, Bound::of(recipe.precision, products)))
 }

@@ -1,12 +1,9 @@
 //! `peft-tune check`: a few steps of one recipe in two engines, from one adapter on the same rows, and whether they agree.
 
 mod args;
-mod bound;
 mod checked_file;
 mod command;
 mod comparison;
-mod engine_worker;
-mod folder;
 mod setting;
 mod text;
 

@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::comparison::{Comparison, Trained};
+use super::comparison::Comparison;
 use crate::cli::CliError;
+use crate::cli::engines::Trained;
 use crate::cli::processes::interpreter::Stack;
 use crate::report::{Align, TextTable, bytes, duration};
 
@@ -122,7 +123,7 @@ fn verdict(comparison: &Comparison) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::check::bound::{Bound, Products};
+    use crate::cli::engines::{Bound, Products};
     use crate::space::Loader;
     use peft_tune_core::objective::{LOSS, LOSS_BEFORE};
     use peft_tune_core::recipe::Precision;

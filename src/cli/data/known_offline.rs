@@ -9,7 +9,7 @@ use peft_tune_engine::data::{on_disk, recognise};
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
 use peft_tune_engine::tokenizer::{Tokenizer, marked_template};
 
-use super::model_config::model_shape;
+use super::model_config::ModelConfig;
 use crate::tools::export::AnswerMarks;
 
 /// Facts that make an export more exact; each is absent where it cannot be found out.
@@ -52,11 +52,13 @@ impl KnownFacts {
     /// Looks at the model's `config.json` and at the first row of the data.
     pub(in crate::cli) fn of(recipe: &Recipe) -> Self {
         let model_folder = model_folder(&recipe.model);
-        let config = model_folder.as_ref().map(|folder| folder.join("config.json"));
+        let config = model_folder
+            .as_ref()
+            .and_then(|folder| ModelConfig::read(&folder.join("config.json")).ok());
         let data = on_disk(&recipe.data).unwrap_or_else(|_| recipe.data.clone());
         Self {
-            shape: config.as_deref().and_then(|config| model_shape(config).ok()),
-            architecture: config.and_then(|config| Architecture::from_config(&config).ok()),
+            shape: config.as_ref().and_then(|config| config.shape().ok()),
+            architecture: config.and_then(|config| config.architecture()),
             data_format: format_of(&data),
             model_folder,
         }

@@ -4,14 +4,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::model_config::{model_shape, read_config};
+use super::model_config::ModelConfig;
 use crate::cli::CliError;
 use crate::space::Loader;
 use crate::tune::Width;
 use peft_tune_core::architecture::{Architecture, ArchitectureError};
 use peft_tune_core::predict::stack::{ModelShape, StackError};
 use peft_tune_engine::data::{DataError, PreparedData};
-use peft_tune_engine::hub::ModelFiles;
 
 /// Way out of a search whose model the built-in engine lacks.
 pub(in crate::cli) const SEARCH_IN_TRL: &str =
@@ -110,15 +109,15 @@ impl ModelFamily {
 impl OtherFamily {
     /// Reads a file that the engine refuses for this reason.
     fn read(config: &Path, refused: ArchitectureError) -> Result<Self, CliError> {
-        let value = read_config(config)?;
+        let config = ModelConfig::read(config)?;
         // Without one no program knows what to load.
-        let Some(model_type) = value.get("model_type").and_then(Value::as_str) else {
+        let Some(model_type) = config.value.get("model_type").and_then(Value::as_str) else {
             return Err(CliError::bad_input(refused));
         };
         Ok(Self {
             model_type: model_type.to_owned(),
-            shape: ModelShape::from_json(&config.display().to_string(), &value),
-            is_within: value.get("text_config").is_some_and(Value::is_object),
+            shape: config.shape(),
+            is_within: config.value.get("text_config").is_some_and(Value::is_object),
             lack: match &refused {
                 ArchitectureError::UnknownFamily { .. } => format!("it lacks the family `{model_type}`"),
                 other => other.to_string(),
@@ -171,14 +170,6 @@ pub(in crate::cli) fn architecture_of(config: &Path, way_out: &str) -> Result<Ar
         }
         other => CliError::bad_input(other),
     })
-}
-
-/// The dimensions of a model by its `config.json` alone.
-///
-/// # Errors
-/// A model that is not found, or a config that cannot be read.
-pub(in crate::cli) fn shape_of(model: &str) -> Result<ModelShape, CliError> {
-    model_shape(&ModelFiles::resolve_config(model).map_err(CliError::bad_input)?)
 }
 
 #[cfg(test)]

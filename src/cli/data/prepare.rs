@@ -138,13 +138,13 @@ fn memory_limit_bytes(files: &ModelFiles, data_bytes: u64) -> u64 {
 
 /// Bytes of the files that a recipe reads its data from.
 pub(in crate::cli) fn file_bytes(data: &DataSettings) -> u64 {
-    let files = data.train.files().chain(data.held_out.files());
+    let files = data.train.files().chain(data.held_out.files()).chain(&data.retain);
     files.map(|path| size_of(path)).sum()
 }
 
 /// Bytes of the data that a reader may hold at once.
 fn data_bytes(data: &DataSettings) -> u64 {
-    let files = data.train.files().chain(data.held_out.files());
+    let files = data.train.files().chain(data.held_out.files()).chain(&data.retain);
     files.map(|path| held_bytes(path)).sum()
 }
 

@@ -228,7 +228,8 @@ pub(in crate::cli) fn quick(base: &Recipe, data: &DataSettings) -> (Recipe, Opti
         };
         std::fs::metadata(path).map_or(0, |metadata| metadata.len().saturating_mul(factor))
     };
-    let bytes: u64 = data.train.files().chain(data.held_out.files()).map(size).sum();
+    let files = data.train.files().chain(data.held_out.files()).chain(&data.retain);
+    let bytes: u64 = files.map(size).sum();
     if bytes <= QUICK_BYTES {
         return (base.clone(), None);
     }
@@ -243,8 +244,9 @@ pub(in crate::cli) fn quick(base: &Recipe, data: &DataSettings) -> (Recipe, Opti
     }
     let mut recipe = base.clone();
     recipe.data.max_rows = Some(first_rows as usize);
-    // Held-out files may be as large; their rows say nothing of a step.
+    // Held-out and retained files may be as large; their rows say nothing of a step.
     recipe.data.held_out = HeldOut::Fraction(0.001);
+    recipe.data.retain = Vec::new();
     let all_rows = all_rows.map(|rows| rows.min(most));
     let sample = SampleOf { first_rows, all_rows };
     (recipe, Some(sample))

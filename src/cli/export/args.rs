@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use clap::ValueEnum;
 use clap::builder::PossibleValue;
+use clap::{ArgGroup, ValueEnum};
 
 use super::installed::CheckArgs;
+use super::receipt_args::ReceiptArgs;
 use crate::cli::options::database::DatabaseArgs;
 use crate::export::ExportFormat;
 use crate::space::Bytes;
@@ -17,6 +18,7 @@ use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
 ///
 /// Without --trial or --front it is the recommended trial. What a tool cannot express is named in a warning, and in the file.
 #[derive(Debug, clap::Args)]
+#[command(group = ArgGroup::new("asked_tool").args(["check", "receipt"]).multiple(true))]
 pub(in crate::cli) struct Args {
     /// Tool to write for.
     #[arg(long, value_enum)]
@@ -50,6 +52,8 @@ pub(in crate::cli) struct Args {
     pub no_data: bool,
     #[command(flatten)]
     pub(super) check: CheckArgs,
+    #[command(flatten)]
+    pub(super) receipt: ReceiptArgs,
     #[command(flatten)]
     pub(super) rule: RuleArgs,
 }
@@ -222,9 +226,18 @@ pub(super) mod tests {
             "--max-memory 16G",
             "--max-loss-increase some",
             "--prefer speed",
+            "--python python3",
+            "--accept",
+            "--check --receipt-within 1m",
         ] {
             assert!(parse(&format!("--format trl --output out {wrong}")).is_err(), "{wrong}");
         }
         assert!(parse("--format gguf --output out").is_err());
+        for asked in ["--check", "--receipt --accept", "--check --receipt"] {
+            assert!(
+                parse(&format!("--format trl --output out --python python3 {asked}")).is_ok(),
+                "{asked}"
+            );
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::args::{Args, Format};
 use super::chosen_trials::{Chosen, choose};
+use super::receipt::{self, Exported};
 use super::study;
 use super::token_rows::RowsForTool;
 use super::tool_needs::Need;
@@ -14,13 +15,13 @@ use crate::export;
 use crate::export::{ExportError, ExportFormat};
 use crate::tools::Tool;
 use crate::tools::export::{ExportInput, Known};
-use peft_tune_core::recipe::{Recipe, TemplateTargets};
+use peft_tune_core::recipe::{DataFormat, Recipe, TemplateTargets};
 
 /// Exports a whole study, or trials of the results database.
 ///
 /// # Errors
 /// Bad input where a trial has no recipe, a file is in the way or the format cannot say the recipe; a failure where the file
-/// cannot be written; with `--check` what the tool refuses.
+/// cannot be written; with `--check` what the tool refuses; with `--receipt` steps that differ from the engine's.
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     export_chosen(args, choose)
 }
@@ -31,24 +32,36 @@ fn export_chosen(args: Args, choose: impl FnOnce(&Args) -> Result<Vec<Chosen>, C
         Format::Trial(format) => format,
         Format::Study(format) => {
             args.check.is_for(None)?;
+            args.receipt.is_for(None)?;
             return study::run(&args, format);
         }
     };
     args.check.is_for(Some(format))?;
+    args.receipt.is_for(Some(format))?;
     let chosen = choose(&args)?;
     let exports: Result<Vec<TrialExport<'_>>, CliError> = chosen
         .iter()
         .map(|chosen| TrialExport::of(chosen, format, &args))
         .collect();
     let exports = exports?;
+    if let Some(tool) = format.tool().filter(|_| args.receipt.receipt) {
+        exports.iter().try_for_each(|export| export.exported().check(tool))?;
+    }
     for written in write_all(&exports, format, &args)? {
         written.lines.iter().for_each(tell);
         for file in &written.files {
             write_exact(&format!("{}\n", file.display()))?;
         }
     }
-    let folders: Vec<PathBuf> = exports.into_iter().map(|export| export.folder).collect();
-    args.check.run(format, &folders)
+    let folders: Vec<PathBuf> = exports.iter().map(|export| export.folder.clone()).collect();
+    args.check.run(format, &folders)?;
+    match format.tool().filter(|_| args.receipt.receipt) {
+        None => Ok(()),
+        Some(tool) => {
+            let exported: Vec<Exported<'_>> = exports.iter().map(TrialExport::exported).collect();
+            receipt::run(&args.receipt, args.check.python(), tool, &exported)
+        }
+    }
 }
 
 /// Writes all exports. Where one fails, the folders that were made for them go again, and what is left of the others is
@@ -108,6 +121,21 @@ impl<'a> TrialExport<'a> {
         })
     }
 
+    /// The recipe that is written: the trial's, or one that fits.
+    fn recipe(&self) -> &Recipe {
+        self.need.as_ref().map_or(&self.chosen.recipe, |need| &need.recipe)
+    }
+
+    /// The export for who trains from it.
+    fn exported(&self) -> Exported<'_> {
+        let format = self.facts.data_format.unwrap_or(self.chosen.recipe.data.format);
+        Exported {
+            folder: &self.folder,
+            recipe: self.recipe(),
+            is_chat: matches!(format, DataFormat::Messages | DataFormat::Sharegpt | DataFormat::Alpaca),
+        }
+    }
+
     fn write(&self, format: ExportFormat, args: &Args) -> Result<Written, CliError> {
         let Self {
             chosen,
@@ -115,7 +143,7 @@ impl<'a> TrialExport<'a> {
             facts,
             need,
         } = self;
-        let recipe = need.as_ref().map_or(&chosen.recipe, |need| &need.recipe);
+        let recipe = self.recipe();
         let asks_for_marks = format.tool().is_some_and(Tool::asks_for_answer_marks);
         let marks = asks_for_marks
             .then(|| answer_marks(recipe, facts.model_folder.as_deref()))

@@ -27,7 +27,7 @@ pub(super) struct CheckArgs {
     #[arg(long)]
     pub check: bool,
     /// Python that has the tool, such as `.venv/bin/python` [default: python3]
-    #[arg(long, value_name = "PATH", requires = "check")]
+    #[arg(long, value_name = "PATH", requires = "asked_tool")]
     pub python: Option<PathBuf>,
     /// Time that reading may take [default: 3m]
     #[arg(long, value_name = "TIME", requires = "check")]
@@ -55,6 +55,11 @@ enum Outcome {
 }
 
 impl CheckArgs {
+    /// The Python that has the tool.
+    pub(super) fn python(&self) -> &Path {
+        self.python.as_deref().unwrap_or(Path::new(PYTHON))
+    }
+
     /// Refuses options of the check that do not go with `format`.
     ///
     /// # Errors
@@ -76,7 +81,7 @@ impl CheckArgs {
         if !self.check || folders.is_empty() {
             return Ok(());
         }
-        let python = self.python.as_deref().unwrap_or(Path::new(PYTHON));
+        let python = self.python();
         let output = self.ask(python, format, folders)?;
         let verdicts = verdicts_of(&output, python, folders.len())?;
         let mut refused = Vec::new();

@@ -6,6 +6,8 @@ mod chosen_trials;
 mod command;
 mod installed;
 mod preference_rows;
+mod receipt;
+mod receipt_args;
 mod row_files;
 mod rows;
 mod saved_dataset;

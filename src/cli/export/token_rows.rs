@@ -296,7 +296,11 @@ pub(super) fn settings(data: &DataSettings, train: &[PathBuf], held_out: &Path) 
     }
 }
 
-fn write_jsonl(path: &Path, force: bool, rows: impl Iterator<Item = TokenRow>) -> Result<(), CliError> {
+/// Writes rows of tokens as lines of JSON. A file that is there is replaced only with `force`, unless it holds the same.
+///
+/// # Errors
+/// Bad input: another file is in the way, or the folder cannot be written to.
+pub(super) fn write_jsonl(path: &Path, force: bool, rows: impl Iterator<Item = TokenRow>) -> Result<(), CliError> {
     let failed = |error: io::Error| CliError::cannot_write(path, &error, "--output");
     let write_to = |output: &mut dyn Write| -> io::Result<()> {
         for TokenRow { ids, labels } in rows {

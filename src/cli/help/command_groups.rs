@@ -119,6 +119,7 @@ const EXAMPLES: [(&str, &[&str]); 35] = [
             "peft-tune export --format peft --trial 7 --output adapter",
             "peft-tune export --format recipe --max-memory 16GiB --output recipe",
             "peft-tune export --format trl --output trl --check --python .venv/bin/python",
+            "peft-tune export --format trl --output trl --receipt --python .venv/bin/python",
         ],
     ),
     (
@@ -165,6 +166,7 @@ const EXAMPLES: [(&str, &[&str]); 35] = [
         &[
             "peft-tune infer-bench --adapter adapter",
             "peft-tune infer-bench --model base --ranks 8,64 --batch-sizes 1,4,16",
+            "peft-tune infer-bench --url http://127.0.0.1:8000 --model base --adapter tuned --prompts prompts.txt",
         ],
     ),
     ("merge", &["peft-tune merge --adapter adapter --output merged"]),

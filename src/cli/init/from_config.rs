@@ -162,10 +162,19 @@ fn data(args: &Args, from: &Path, imported: &mut Imported) -> Result<(), CliErro
             [] => "it names no files of rows".to_owned(),
             notes => notes.join("; "),
         };
-        return Err(CliError::bad(format!(
-            "{}: {why}; give a file of rows with `--data`",
-            from.display()
-        )));
+        let from = from.display().to_string();
+        // Lines on scripts begin with their place, and say what to do.
+        let place = if why.starts_with(&from) {
+            String::new()
+        } else {
+            format!("{from}: ")
+        };
+        let instead = if why.contains("--data") {
+            ""
+        } else {
+            "; give a file of rows with `--data`"
+        };
+        return Err(CliError::bad(format!("{place}{why}{instead}")));
     };
     let mut away = Vec::new();
     for path in data.train.files() {

@@ -139,6 +139,8 @@ impl Confines {
             score,
             check: _,
             fp32_training: _,
+            retained_loss: _,
+            base_kl: _,
             is_required: _,
         } = accuracy;
         let runs_program = score.as_ref().is_some_and(|score| score.command.is_some());
@@ -194,6 +196,7 @@ impl Confines {
         let DataSettings {
             train,
             held_out,
+            retain,
             chat_template,
             held_out_length: _,
             format: _,
@@ -204,7 +207,7 @@ impl Confines {
             max_rows: _,
             tokenizing_workers: _,
         } = data;
-        let files = train.files().chain(held_out.files()).chain(chat_template);
+        let files = train.files().chain(held_out.files()).chain(retain).chain(chat_template);
         let model = Path::new(model);
         let is_path = model.is_absolute() || self.root.join(model).exists();
         let model = is_path.then_some(model);

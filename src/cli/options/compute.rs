@@ -28,7 +28,7 @@ pub(in crate::cli) struct ComputeArgs {
 pub(in crate::cli) struct BaseArgs {
     /// Base model: a directory or a hub id; the one that the adapter names if absent.
     #[arg(long, value_name = "DIR|ID", required_unless_present = "adapter")]
-    model: Option<String>,
+    pub model: Option<String>,
     /// PEFT adapter directory.
     #[arg(long, value_name = "DIR")]
     pub adapter: Option<PathBuf>,

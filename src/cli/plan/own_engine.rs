@@ -11,8 +11,8 @@ use crate::cli::data::study_file::study_of;
 use crate::cli::data::study_rows::lengths_of;
 use crate::report::bytes;
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::predict::PredictError;
 use peft_tune_core::predict::stack::{OwnEngine, Sharing, StackDevice};
+use peft_tune_core::predict::{PredictError, Scaling};
 use peft_tune_core::recipe::{OptimizerOffload, Recipe, Sharding};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::predictor;
@@ -78,6 +78,7 @@ pub(super) fn planned(
         let share = bytes(host_bytes as f64);
         format!("updates take {share} of the host's memory")
     });
+    let scaling = engine.scaling(&recipe).map_err(CliError::bad_input)?;
     let frontier = device.map(|_| frontier(&engine, &recipe, most)).transpose();
     let tokens = recipe.batch.sequence_length;
     let assumed = Assumed {
@@ -93,16 +94,30 @@ pub(super) fn planned(
         parameters,
         setting_text: setting_text(&recipe),
         setting: serde_json::to_value(&recipe).map_err(CliError::failed)?,
+        scaling,
         limits: device.map(|_| engine.limits(&recipe)),
         frontier: frontier.map_err(CliError::bad_input)?.unwrap_or_default(),
         levers: engine.levers(&recipe).map_err(CliError::bad_input)?,
         lengths,
         assumed,
-        notes: note.into_iter().chain(on_host).collect(),
+        notes: note
+            .into_iter()
+            .chain(on_host)
+            .chain(over_nccl(scaling.as_ref()))
+            .collect(),
         model: recipe.model,
         device,
         prediction,
     })
+}
+
+/// What is to be said of GPUs whose sums go over their link.
+fn over_nccl(scaling: Option<&Scaling>) -> Option<String> {
+    scaling?.link?;
+    Some(
+        "GPUs are taken to meet over their link, by NCCL; a program built without it meets through the host's memory, which is slower"
+            .to_owned(),
+    )
 }
 
 /// Takes the longest row of the data for the longest that can be; says so.

@@ -9,7 +9,7 @@ use super::stack_plan::{Assumed, FrontierPoint, StackPlan, lengths_around};
 use super::stack_text::{setting_text, to_json, to_text, weights_text};
 use crate::cli::CliError;
 use crate::cli::data::matched_targets::match_targets;
-use crate::cli::data::model_family::shape_of;
+use crate::cli::data::model_config::ModelConfig;
 use crate::cli::data::study_file::study_of;
 use crate::cli::data::study_rows::lengths_of;
 use crate::cli::data::uncut_rows::take_length;
@@ -20,13 +20,11 @@ use crate::report::Lengths;
 use crate::store::Store;
 use crate::tools::Tool;
 use crate::tools::import::{self, Imported};
-use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
 use peft_tune_core::predict::stack::{
     Fit, HOST, ModelShape, Sharing, StackDevice, StackPrediction, StackSetting, levers, limits,
 };
 use peft_tune_core::recipe::TrainerKind;
-use peft_tune_engine::hub::ModelFiles;
 
 /// Plans and prints. The verdict is the exit code: 0 fits, 7 does not, 8 uncertain.
 ///
@@ -84,6 +82,7 @@ pub(in crate::cli) fn device_of(name: &str, database: &DatabaseArgs) -> Result<S
 struct Asked {
     setting: StackSetting,
     model: String,
+    shape: ModelShape,
     lengths: Option<Lengths>,
     /// The tool and its rows, as a verdict's grounds have them.
     tool: String,
@@ -146,7 +145,10 @@ fn of_file(path: &Path, mut imported: Imported, model: Option<String>) -> Result
             path.display()
         ))
     })?;
-    let of_model = of_model(&mut imported, &model)?;
+    let config = ModelConfig::of(&model)?;
+    let shape = config.shape().map_err(CliError::bad_input)?;
+    imported.recipe.model.clone_from(&model);
+    let of_model = of_model(&mut imported, &config, &shape)?;
     let setting = imported.setting();
     let mut notes = std::mem::take(&mut imported.assumed);
     notes.extend(of_model);
@@ -162,6 +164,7 @@ fn of_file(path: &Path, mut imported: Imported, model: Option<String>) -> Result
         rows: rows_of(&setting, &imported),
         setting,
         model,
+        shape,
         lengths: None,
         counts_devices: false,
         notes,
@@ -169,17 +172,13 @@ fn of_file(path: &Path, mut imported: Imported, model: Option<String>) -> Result
 }
 
 /// What the model decides of a file: target modules by their names, and the length of rows that nothing cuts. Returns what is to be said.
-fn of_model(imported: &mut Imported, model: &str) -> Result<Vec<String>, CliError> {
+fn of_model(imported: &mut Imported, config: &ModelConfig, shape: &ModelShape) -> Result<Vec<String>, CliError> {
     let mut told = Vec::new();
-    imported.recipe.model = model.to_owned();
     if imported.expression.is_some() {
-        let config = ModelFiles::resolve_config(model).map_err(CliError::bad_input)?;
-        let architecture = Architecture::from_config(&config).ok();
-        told.extend(match_targets(imported, architecture.as_ref())?);
+        told.extend(match_targets(imported, config.architecture().as_ref())?);
     }
     if imported.is_uncut {
-        let positions = shape_of(model)?.max_positions;
-        told.push(take_length(&mut imported.recipe, positions));
+        told.push(take_length(&mut imported.recipe, shape.max_positions));
     }
     Ok(told)
 }
@@ -214,9 +213,11 @@ fn studied(file: &Path, args: &StackArgs, stack: Tool) -> Result<Asked, CliError
         ),
         None => format!("{} tokens, full", setting.sequence_length),
     };
+    let model = args.model.clone().unwrap_or(recipe.model);
     Ok(Asked {
         setting,
-        model: args.model.clone().unwrap_or(recipe.model),
+        shape: ModelConfig::of(&model)?.shape().map_err(CliError::bad_input)?,
+        model,
         lengths,
         tool: format!("{}, as --stack says", stack.title()),
         rows,
@@ -251,18 +252,17 @@ fn shorten(setting: &mut StackSetting, longest: usize) -> Option<String> {
 
 /// A setting as it runs on its model, and what that needs.
 struct Predicted {
-    shape: ModelShape,
     setting: StackSetting,
     prediction: StackPrediction,
     notes: Vec<String>,
 }
 
 fn predicted(asked: &Asked, device: Option<StackDevice>) -> Result<Predicted, CliError> {
-    let shape = shape_of(&asked.model)?;
-    let setting = asked.setting.on(&shape).as_run(&shape);
-    let prediction = predict::stack::predict(&shape, &setting, device).map_err(CliError::bad_input)?;
+    let shape = &asked.shape;
+    let setting = asked.setting.on(shape).as_run(shape);
+    let prediction = predict::stack::predict(shape, &setting, device).map_err(CliError::bad_input)?;
     let mut notes = asked.notes.clone();
-    notes.extend(layout_note(&shape));
+    notes.extend(layout_note(shape));
     if let Some(stored) = &shape.stored {
         let (method, form) = (&stored.method, weights_text(stored.form));
         notes.push(format!(
@@ -276,7 +276,6 @@ fn predicted(asked: &Asked, device: Option<StackDevice>) -> Result<Predicted, Cl
         ));
     }
     Ok(Predicted {
-        shape,
         setting,
         prediction,
         notes,
@@ -316,7 +315,6 @@ pub(in crate::cli) fn expectation(
         setting,
         prediction,
         notes,
-        ..
     } = predicted(&asked, device)?;
     Ok(Expectation {
         tool: asked.tool,
@@ -332,11 +330,12 @@ pub(in crate::cli) fn expectation(
 
 fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliError> {
     let Predicted {
-        shape,
         setting,
         prediction,
         notes,
     } = predicted(&asked, device)?;
+    let shape = &asked.shape;
+    let scaling = device.map(|device| predict::stack::scaling(shape, &setting, device));
     // Verdicts do not count cached blocks, and levers are compared with each other.
     let alike = StackSetting {
         rows_differ: false,
@@ -346,17 +345,18 @@ fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliEr
     let ((largest, frontier), levers) = rayon::join(
         || {
             rayon::join(
-                || device.map(|device| limits(&shape, &alike, device)).transpose(),
-                || device.map(|device| frontier(&shape, &alike, device)).transpose(),
+                || device.map(|device| limits(shape, &alike, device)).transpose(),
+                || device.map(|device| frontier(shape, &alike, device)).transpose(),
             )
         },
-        || levers(&shape, &alike, device),
+        || levers(shape, &alike, device),
     );
     Ok(StackPlan {
         stack: setting.stack.name,
         parameters: shape.parameters(),
         setting_text: setting_text(&setting),
         setting: serde_json::to_value(&setting).map_err(CliError::failed)?,
+        scaling: scaling.transpose().map_err(CliError::bad_input)?.flatten(),
         limits: largest.map_err(CliError::bad_input)?,
         frontier: frontier.map_err(CliError::bad_input)?.unwrap_or_default(),
         levers: levers.map_err(CliError::bad_input)?,

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::report::Lengths;
+use peft_tune_core::predict::Scaling;
 use peft_tune_core::predict::stack::{Lever, Limits, StackDevice, StackPrediction};
 
 /// Plan for a stack, with all that it says.
@@ -16,6 +17,8 @@ pub(super) struct StackPlan {
     pub setting: serde_json::Value,
     pub device: Option<StackDevice>,
     pub prediction: StackPrediction,
+    /// Speed on several devices against that on one.
+    pub scaling: Option<Scaling>,
     pub limits: Option<Limits>,
     pub frontier: Vec<FrontierPoint>,
     pub levers: Vec<Lever>,

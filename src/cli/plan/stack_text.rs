@@ -76,6 +76,9 @@ pub(super) fn to_text(plan: &StackPlan, width: Option<usize>) -> String {
             ),
         );
     }
+    if let Some(scaling) = plan.scaling {
+        line("devices", &scaling.to_string());
+    }
     if let Some(limits) = plan.limits {
         line(
             "largest",
@@ -150,6 +153,7 @@ pub(super) fn to_json(plan: &StackPlan) -> String {
         "components": components,
         "step_s": plan.prediction.step_s(),
         "tokens_per_s": plan.prediction.tokens_per_s,
+        "scaling": plan.scaling,
         "limits": plan.limits,
         "frontier": frontier,
         "levers": plan.levers,

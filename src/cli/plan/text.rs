@@ -12,7 +12,8 @@ use crate::report::{
 use crate::space::Study;
 use crate::tools::Tool;
 use crate::tune::{CostSurvey, Forecast, FullTraining, SurveyedSetting};
-use peft_tune_core::predict::{DataSheet, Imbalance, WorkerPrice};
+use peft_tune_core::objective::SERVE_MS_PER_TOKEN;
+use peft_tune_core::predict::{DataSheet, Imbalance, Scaling, WorkerPrice};
 
 /// A speed that was measured beside other programs: nothing is put in order by it.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -136,6 +137,9 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
             ),
         );
     }
+    if let Some(scaling) = fastest_scaling(plan) {
+        line("devices", scaling.to_string());
+    }
     if let Some(offload) = offload_text(study, survey, *is_host) {
         line("host memory", offload);
     }
@@ -160,6 +164,14 @@ pub(super) fn to_text(plan: &StudyPlan<'_>, top: usize, width: Option<usize>) ->
         }
     }
     text
+}
+
+/// Scaling of the fastest setting that fits and has several devices.
+fn fastest_scaling(plan: &StudyPlan<'_>) -> Option<Scaling> {
+    // Where no speed is known, none would be found among all of them.
+    plan.survey.fastest()?;
+    let mut fitting = plan.survey.settings.iter().filter(|one| one.fits);
+    fitting.find_map(|one| plan.forecast.scaling(&one.params))
 }
 
 /// What updates take of the host's memory, where some setting has them or their states there.
@@ -205,6 +217,8 @@ fn table(plan: &StudyPlan<'_>, settings: &[&SurveyedSetting]) -> TextTable {
     names.dedup();
     let trainings = trainings(plan, settings);
     let measured = ["tokens/s", "+-", "peak memory", "+-"].into_iter();
+    let is_served = settings.iter().any(|one| one.serve_ms.is_some());
+    let measured = measured.chain(is_served.then_some("served token"));
     let measured = measured.chain(trainings.is_some().then_some("full training"));
     let measured = measured.map(|name| (name.to_owned(), Align::Right));
     let params = names.iter().map(|name| ((*name).clone(), Align::Left));
@@ -220,6 +234,10 @@ fn table(plan: &StudyPlan<'_>, settings: &[&SurveyedSetting]) -> TextTable {
             bytes(one.peak_bytes.value),
             percent(one.peak_bytes.deviation),
         ];
+        let served = one
+            .serve_ms
+            .map(|served| metric_value(SERVE_MS_PER_TOKEN, served.value));
+        cells.extend(is_served.then(|| served.unwrap_or_else(|| "-".to_owned())));
         cells.extend(trainings.as_ref().map(|trainings| trainings[index].clone()));
         let value = |name: &&String| one.params.get(name).map_or_else(|| "-".to_owned(), param_value);
         cells.extend(names.iter().map(value));
@@ -250,10 +268,12 @@ pub(super) fn to_json(plan: &StudyPlan<'_>, top: usize) -> serde_json::Result<St
             "params": one.params,
             "throughput": (one.tokens_per_s.value > 0.0).then_some(one.tokens_per_s),
             "peak_memory": one.peak_bytes,
+            "serve_ms_per_token": one.serve_ms,
             "memory_by_part": one.prediction.bytes,
             "host_memory": one.prediction.host_bytes,
             "seconds_by_part": one.prediction.seconds,
             "tokens_per_step": one.prediction.tokens,
+            "scaling": forecast.scaling(&one.params),
             "full_training_s": training.map(|training| training.seconds),
             "full_training_usd": training_usd,
         })

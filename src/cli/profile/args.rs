@@ -11,15 +11,44 @@ use crate::cli::options::count::counts;
 use crate::cli::options::database::DatabaseArgs;
 use crate::space::{Bytes, Seconds};
 
+/// Throughput that a profile is compared with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum ReferenceRate {
+    TokensPerS(f64),
+    /// The nearest published rate.
+    Published,
+}
+
+/// Options that say what to measure and how: with a trace nothing is.
+const MEASURES: [&str; 13] = [
+    "recipe",
+    "trial",
+    "study",
+    "backend",
+    "python",
+    "budget",
+    "interval",
+    "trace",
+    "log_every",
+    "verify",
+    "memory_limit",
+    "threads",
+    "device",
+];
+
 /// Profile one setting in depth: where a step's time and memory go, and what would help.
 ///
 /// Run steps of the recipe until the throughput is known to 2% or the time is spent, then print phases, modules, ops,
 /// memory at the peak and a diagnosis, and store them. Nothing is trained: the adapter is discarded. With `--backend trl`, and with
-/// `unsloth`, the steps are TRL's, timed by PyTorch's profiler.
+/// `unsloth`, the steps are TRL's, timed by PyTorch's profiler. With `--read`
+/// nothing runs: the steps are those of a trace that PyTorch's profiler has written.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {
     #[command(flatten)]
     pub(super) source: SourceArgs,
+    /// Run nothing, and read a trace that PyTorch's profiler has exported (`export_chrome_trace`; `.json` or `.json.gz`).
+    #[arg(long, value_name = "TRACE", conflicts_with_all = MEASURES)]
+    pub(super) read: Option<PathBuf>,
     /// Engine that trains the steps [default: the one that trained the trial, else the built-in one].
     #[arg(long, value_enum)]
     pub(super) backend: Option<BackendName>,
@@ -44,9 +73,10 @@ pub(in crate::cli) struct Args {
     /// Run the changes that the diagnosis proposes, and show measured beside predicted gains.
     #[arg(long)]
     pub(super) verify: bool,
-    /// Throughput from elsewhere, such as a paper's, in tokens per second: shown as a share of this device's peak.
-    #[arg(long, value_name = "TOKENS_PER_S", value_parser = parse_positive)]
-    pub(super) reference_throughput: Option<f64>,
+    /// Throughput from elsewhere, such as a paper's, in tokens per second: shown as a share of this device's peak. `auto` is the
+    /// nearest published rate of a built-in table, where one is near in model, method and GPU.
+    #[arg(long, value_name = "TOKENS_PER_S|auto", value_parser = ReferenceRate::parse)]
+    pub(super) reference_throughput: Option<ReferenceRate>,
     /// Device memory that a training may use, such as `24GB` [default: all of it].
     #[arg(long, value_name = "BYTES")]
     pub(super) memory_limit: Option<Bytes>,
@@ -91,10 +121,13 @@ impl Args {
     }
 }
 
-fn parse_positive(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
-        _ => Err("write a number above 0, such as 12000".to_owned()),
+impl ReferenceRate {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.parse::<f64>() {
+            Ok(number) if number.is_finite() && number > 0.0 => Ok(Self::TokensPerS(number)),
+            _ if text == "auto" => Ok(Self::Published),
+            _ => Err("write a number above 0, such as 12000, or `auto`".to_owned()),
+        }
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use super::args::Args;
+use super::args::{Args, ReferenceRate};
 use super::bench::Bench;
-use super::record::record_of;
+use super::read::read_trace;
+use super::record::{record_of, record_of_trace};
 use super::source::ProfileSource;
 use super::trl;
 use crate::cli::CliError;
@@ -15,7 +16,8 @@ use crate::cli::terminal::output::{first_failure, tell, terminal_width, write_re
 use crate::cli::whole_output::check_place;
 use crate::report::{ProfileText, comparison_text, findings_text, profile_text};
 use crate::space::Loader;
-use crate::store::{ProfileId, Store};
+use crate::store::{ProfileId, ProfileRecord, Store};
+use peft_tune_core::predict::{AskedRate, NearRate, NoPublishedRate, TuningMethod, device_of_driver, nearest_rate};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::profile::diagnosis;
 use peft_tune_engine::profile::diagnosis::{Evidence, Finding};
@@ -38,6 +40,9 @@ enum Traced {
 
 /// Profiles, and prints what was found.
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
+    if let Some(path) = &args.read {
+        return read(&args, path);
+    }
     args.compute.set_up();
     let source = ProfileSource::read(&args.source, &args.database)?;
     let backend = args.backend(&source)?;
@@ -53,16 +58,25 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         None => in_engine(&args, &source)?,
         Some(loader) => in_python(&args, loader, &source)?,
     };
-    let text = match args.json {
-        true => json(&profile, &findings)?,
-        false => shown(&args, &profile, &findings, earlier.as_ref()),
-    };
+    let text = text_of(&args, Some(&source.recipe), &profile, &findings, earlier.as_ref())?;
     // What was measured goes everywhere that it can go: a place that fails takes it from no other.
     first_failure([
         write_result(&text),
         write_trace(&args, &trace),
         write_events(&args, &profile),
-        keep(&args, &source, &profile, &findings),
+        keep(&args, || record_of(&source, &profile, &findings, machine())),
+    ])
+}
+
+/// Shows and stores a trace as what was measured is.
+fn read(args: &Args, path: &Path) -> Result<(), CliError> {
+    let earlier = args.against.map(|id| stored_profile(&args.database, id)).transpose()?;
+    let (profile, findings) = read_trace(path)?;
+    let name = path.display().to_string();
+    first_failure([
+        write_result(&text_of(args, None, &profile, &findings, earlier.as_ref())?),
+        write_events(args, &profile),
+        keep(args, || Ok(record_of_trace(name, &profile, &findings))),
     ])
 }
 
@@ -99,13 +113,12 @@ fn in_python(args: &Args, loader: Loader, source: &ProfileSource) -> Result<Prof
     })
 }
 
-/// Stores a profile with its findings, unless nothing is to be stored.
-fn keep(args: &Args, source: &ProfileSource, profile: &Profile, findings: &[Finding]) -> Result<(), CliError> {
+/// Stores the record of a profile, unless nothing is to be stored.
+fn keep(args: &Args, record: impl FnOnce() -> Result<ProfileRecord, CliError>) -> Result<(), CliError> {
     if args.no_store {
         return Ok(());
     }
-    let record = record_of(source, profile, findings, machine())?;
-    let id = store(&args.database, &record)?;
+    let id = store(&args.database, &record()?)?;
     tell(format_args!(
         "stored as profile {} in {}",
         id.0,
@@ -169,7 +182,7 @@ fn write_events(args: &Args, profile: &Profile) -> Result<(), CliError> {
     Ok(())
 }
 
-pub(super) fn store(database: &DatabaseArgs, record: &crate::store::ProfileRecord) -> Result<ProfileId, CliError> {
+pub(super) fn store(database: &DatabaseArgs, record: &ProfileRecord) -> Result<ProfileId, CliError> {
     block_on(async {
         let store = Store::open(&database.path()).await?;
         let id = store.profiles().record(record).await?;
@@ -178,12 +191,55 @@ pub(super) fn store(database: &DatabaseArgs, record: &crate::store::ProfileRecor
     })
 }
 
-fn shown(args: &Args, profile: &Profile, findings: &[Finding], earlier: Option<&(String, Profile)>) -> String {
-    let reference = args.reference_throughput.map(|rate| Reference::new(profile, rate));
+/// The nearest published rate of a profiled recipe.
+fn published(recipe: &Recipe, profile: &Profile) -> Result<NearRate, NoPublishedRate> {
+    let setting = &profile.setting;
+    nearest_rate(&AskedRate {
+        parameters: setting.base_parameters,
+        method: TuningMethod::of(recipe),
+        sheet: device_of_driver(&setting.device),
+        sequence_length: setting.sequence_length as u64,
+    })
+}
+
+fn text_of(
+    args: &Args,
+    recipe: Option<&Recipe>,
+    profile: &Profile,
+    findings: &[Finding],
+    earlier: Option<&(String, Profile)>,
+) -> Result<String, CliError> {
+    match args.json {
+        true => json(profile, findings),
+        false => Ok(shown(args, recipe, profile, findings, earlier)),
+    }
+}
+
+fn shown(
+    args: &Args,
+    recipe: Option<&Recipe>,
+    profile: &Profile,
+    findings: &[Finding],
+    earlier: Option<&(String, Profile)>,
+) -> String {
+    let (rate, published) = match args.reference_throughput {
+        None => (None, None),
+        Some(ReferenceRate::TokensPerS(rate)) => (Some(rate), None),
+        Some(ReferenceRate::Published) => match recipe.map(|recipe| published(recipe, profile)) {
+            Some(Ok(near)) => (Some(near.row.tokens_per_s), Some(near.to_string())),
+            Some(Err(refused)) => (None, Some(refused.to_string())),
+            None => (
+                None,
+                Some("a trace does not tell its recipe, so no published rate is its own".to_owned()),
+            ),
+        },
+    };
+    let reference = rate.map(|rate| Reference::new(profile, rate));
     let shown = ProfileText {
         width: terminal_width(),
         all: args.all,
         reference: reference.as_ref(),
+        published: published.as_deref(),
     };
     let mut text = profile_text(profile, &shown);
     text.push('\n');

@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod ceilings;
 mod command;
+pub(super) mod read;
 mod record;
 pub(super) mod source;
 mod trl;

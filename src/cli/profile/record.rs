@@ -13,12 +13,22 @@ pub(super) fn record_of(
     findings: &[Finding],
     machine: MachineRecord,
 ) -> Result<ProfileRecord, CliError> {
-    let device = &profile.setting.device;
     Ok(ProfileRecord {
         trial: source.trial,
-        name: source.name.clone(),
         machine: Some(machine),
         recipe: serde_json::to_value(&source.recipe).map_err(CliError::failed)?,
+        ..record_of_trace(source.name.clone(), profile, findings)
+    })
+}
+
+/// The record of a profile that was read from a trace: neither its recipe nor its machine is known.
+pub(super) fn record_of_trace(name: String, profile: &Profile, findings: &[Finding]) -> ProfileRecord {
+    let device = &profile.setting.device;
+    ProfileRecord {
+        trial: None,
+        name,
+        machine: None,
+        recipe: serde_json::Value::Null,
         tokens_per_s: profile.steps.tokens_per_s,
         interval: profile.steps.interval,
         measured_steps: profile.steps.measured_steps,
@@ -31,7 +41,7 @@ pub(super) fn record_of(
         ops: profile.ops.iter().map(op).collect(),
         samples: profile.samples.iter().map(|seen| sample(seen, device)).collect(),
         diagnoses: findings.iter().map(diagnosis).collect(),
-    })
+    }
 }
 
 fn phase(phase: &PhaseTime) -> PhaseRecord {

@@ -15,7 +15,7 @@ use peft_tune_engine::profile::diagnosis::RankLoss;
 #[derive(Clone, Debug, clap::Args)]
 pub(in crate::cli) struct SourceArgs {
     /// Recipe file (YAML).
-    #[arg(required_unless_present = "trial", conflicts_with = "trial")]
+    #[arg(conflicts_with = "trial")]
     recipe: Option<PathBuf>,
     /// Take the recipe of this trial from the database instead.
     #[arg(long, value_name = "NUMBER")]

@@ -25,6 +25,7 @@ use peft_tune_kernels::Kernels;
 const PLAN: MeasurePlan = MeasurePlan {
     steps: 6,
     max_warmup_steps: 10,
+    serve: None,
 };
 /// The processor among the names of devices.
 const CPU: &str = "cpu";

@@ -61,6 +61,9 @@ pub(in crate::cli) struct Args {
     /// adapter_config.json, or a recipe), instead of the file's `baseline`.
     #[arg(long, value_name = "FILE")]
     pub(super) baseline: Option<PathBuf>,
+    /// Tool that this config is for, where its keys do not tell: peft, trl, axolotl, llamafactory, torchtune or unsloth.
+    #[arg(long, value_name = "TOOL", requires = "baseline")]
+    pub(super) stack: Option<String>,
     /// Start from earlier studies of the database on the same model, data and machine, as the file's `warm_start: true` does.
     #[arg(long)]
     pub(super) warm_start: bool,

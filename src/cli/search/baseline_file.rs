@@ -6,23 +6,23 @@ use std::path::Path;
 use crate::cli::CliError;
 use crate::cli::terminal::output::tell;
 use crate::space::{ReadOptions, RecipeFile};
+use crate::tools::Tool;
 use crate::tools::import::{self, StackFileError};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::recipe::settings::{setting, settings};
 use peft_tune_core::study::{ParamValue, Params};
 
-/// The settings that the file at `path` says.
+/// The settings that the file at `path` says, which is one of `stack` where that is given.
 ///
 /// # Errors
 /// Bad input where the file cannot be read or is none of a tool, or where it says no setting at all.
-pub(super) fn read(path: &Path) -> Result<Params, CliError> {
-    let imported = match import::read_recipe(path, None) {
+pub(super) fn read(path: &Path, stack: Option<Tool>) -> Result<Params, CliError> {
+    let imported = match import::read_recipe(path, stack) {
         Ok(imported) => imported,
         Err(StackFileError::UnknownTool { known, .. }) => {
             return of_recipe(path).ok_or_else(|| {
                 CliError::bad(format!(
-                    "{file} has no key that tells its tool, and is no recipe: give a file of {known}, or write a study around it \
-                     by `peft-tune init --from {file} --stack TOOL`",
+                    "{file} has no key that tells its tool, and is no recipe: give a file of {known}, or name its tool by `--stack`",
                     file = path.display()
                 ))
             });
@@ -111,7 +111,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config");
         std::fs::write(&path, text).unwrap();
-        read(&path)
+        read(&path, None)
     }
 
     fn shown(text: &str) -> String {

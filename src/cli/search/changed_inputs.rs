@@ -56,6 +56,7 @@ pub(super) fn inputs_of(recipe: &Recipe, files: &ModelFiles) -> Result<Vec<Input
         ("chat template", recipe.data.chat_template.iter().collect()),
         ("training data", data.train.files().collect()),
         ("held-out data", data.held_out.files().iter().collect()),
+        ("retained data", data.retain.iter().collect()),
     ];
     let mut inputs = Vec::new();
     for (role, paths) in roles {

@@ -16,10 +16,12 @@ use super::{baseline_file, detach, dry_run, engine_choice, search_price, target_
 use crate::cli::CliError;
 use crate::cli::data::learning_rate;
 use crate::cli::study::costs::costs_of;
+use crate::cli::study::scaling::scaling_of;
 use crate::cli::study::track::Tracking;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::signals::Signals;
 use crate::space::{Backend, Study, WarmStart};
+use crate::tools::Tool;
 use crate::tune::{Ending, Interrupt, LackOfTime, TunerParts};
 use peft_tune_search::{Knowledge, Prior, Problem, Sampler};
 
@@ -42,7 +44,8 @@ pub(in crate::cli) fn run(mut args: Args) -> Result<(), CliError> {
         study.warm_start = WarmStart::Alike;
     }
     if let Some(path) = &args.baseline {
-        study.baseline = baseline_file::read(path)?;
+        let stack = args.stack.as_deref().map(Tool::from_name).transpose();
+        study.baseline = baseline_file::read(path, stack.map_err(CliError::bad_input)?)?;
         baseline_file::settle_trainer(path, &mut study.baseline, study.base.as_ref())?;
         if study.backend == Backend::Native {
             baseline_file::leave_torch_out(&mut study.baseline);
@@ -193,6 +196,7 @@ async fn run_study(
     let stored = store.studies().find(Some(&study.name)).await?;
     let found = SearchResult {
         costs: costs_of(&store, &stored, &history, None).await?,
+        scaling: scaling_of(&store, id, &history).await?,
         problem,
         prior,
         confirmed,

@@ -151,6 +151,9 @@ pub(super) fn phases(study: &Study) -> String {
                     1 => "a profile phase of a step".to_owned(),
                     steps => format!("a profile phase of {steps} steps"),
                 }),
+                measure
+                    .and_then(|plan| plan.serve)
+                    .map(|_| "answers that are timed".to_owned()),
                 train.map(|plan| format!("a training phase with {} evaluations", plan.evaluations.max(1))),
             ];
             let parts: Vec<String> = parts.into_iter().flatten().collect();
@@ -182,7 +185,14 @@ fn behind_training(plan: &AccuracyPlan) -> Vec<String> {
             by.unwrap_or_default()
         )
     });
-    check.into_iter().chain(training).chain(score).collect()
+    let retained = plan
+        .retained_loss
+        .then(|| "the loss on the rows of `data.retain`".to_owned());
+    let before = plan
+        .base_kl
+        .then(|| "a comparison with the model before the training".to_owned());
+    let parts = [check, training, retained, before, score];
+    parts.into_iter().flatten().collect()
 }
 
 pub(super) fn slot_text(study: &Study, slot: &Placement) -> String {

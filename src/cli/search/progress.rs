@@ -169,7 +169,13 @@ impl SearchProgress {
 
 /// What a trial took behind its training: `12.3 s for accuracy`.
 fn behind_training(metrics: &Metrics) -> Option<String> {
-    let parts = ["accuracy_check_s", "fp32_training_s", "generate_s", "score_s"];
+    let parts = [
+        "accuracy_check_s",
+        "fp32_training_s",
+        "forgetting_s",
+        "generate_s",
+        "score_s",
+    ];
     let seconds: f64 = parts.iter().filter_map(|part| metrics.value(part)).sum();
     (seconds > 0.0).then(|| format!("{} for accuracy", duration(seconds)))
 }

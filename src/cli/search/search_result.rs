@@ -6,7 +6,9 @@ use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
 use crate::report::explanation::importance_line;
-use crate::report::{Recommendation, StudyCosts, Summary, SummaryInput, held_out_warning, with_length};
+use crate::report::{
+    MeasuredScaling, Recommendation, StudyCosts, Summary, SummaryInput, held_out_warning, with_length,
+};
 use crate::space::Study;
 use crate::store::{Confirmations, KernelsOfTrials, SpentTime, Variants};
 use peft_tune_core::objective::LOSS;
@@ -30,6 +32,8 @@ pub(super) struct SearchResult {
     pub spent: SpentTime,
     /// Costs in money, where the price of the workers is known.
     pub costs: Option<StudyCosts>,
+    /// Trials on several devices, each beside one on one device.
+    pub scaling: Vec<MeasuredScaling>,
     /// Rows of the held-out set.
     pub held_out_rows: Option<u64>,
 }
@@ -107,6 +111,7 @@ impl SearchResult {
         .with_target(study.target)
         .with_spent(self.spent)
         .with_costs(self.costs)
+        .with_scaling(self.scaling)
         .with_baseline(self.baseline, history)
         .with_whole_front(database.command(&["pareto"], Some(&study.name)))
         .showing(

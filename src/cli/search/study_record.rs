@@ -22,7 +22,8 @@ pub(super) fn inputs_of(study: &Study) -> Inputs {
         .train
         .files()
         .chain(&data.chat_template)
-        .chain(data.held_out.files());
+        .chain(data.held_out.files())
+        .chain(&data.retain);
     Inputs::of(model.into_iter().chain(files.cloned()))
 }
 

@@ -4,7 +4,7 @@ use crate::cli::CliError;
 use crate::cli::terminal::output::tell;
 use crate::space::{Backend, Study, WarmStart};
 use crate::store::{Store, StoreError, StudyId};
-use peft_tune_core::objective::{EXACT_MATCH, is_of_target};
+use peft_tune_core::objective::{EXACT_MATCH, RETAINED_LOSS_INCREASE, SERVE_MS_PER_TOKEN, is_of_target};
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Params, Trial};
 use peft_tune_kernels::Kernels;
@@ -74,6 +74,7 @@ pub(super) async fn earlier_trials(
         };
         let settings = store.definitions().settings(found.id).await?;
         let (fixed, scores_alike) = (fixed_of(&settings), scores_alike(study, &settings));
+        let (retains_alike, serves_alike) = (retains_alike(study, &settings), serves_alike(study, &settings));
         let mut trials = store.history().trials(found.id).await?;
         trials.truncate(most.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX)));
         store.warm_starts().record(id, &name, trials.len() as u64).await?;
@@ -94,6 +95,14 @@ pub(super) async fn earlier_trials(
             .map(|trial| match scores_alike {
                 true => trial,
                 false => without_scores(study, trial),
+            })
+            .map(|trial| match retains_alike {
+                true => trial,
+                false => without(RETAINED_LOSS_INCREASE, trial),
+            })
+            .map(|trial| match serves_alike {
+                true => trial,
+                false => without(SERVE_MS_PER_TOKEN, trial),
             });
         let known: Vec<Trial> = known.collect();
         tell(format_args!("starts from {} trials of study `{name}`", known.len()));
@@ -130,6 +139,26 @@ fn without_scores(study: &Study, mut trial: Trial) -> Trial {
     let printed = plan.and_then(|plan| plan.command.as_ref());
     if let Some(metrics) = trial.state.metrics_mut() {
         metrics.retain(|name| name != EXACT_MATCH && printed.is_none_or(|command| !command.metrics.contains_key(name)));
+    }
+    trial
+}
+
+/// Whether an earlier study evaluated the same retained rows: losses of others do not compare.
+fn retains_alike(study: &Study, earlier: &serde_json::Value) -> bool {
+    let data = study.base.as_ref().map(|base| serde_json::json!(base.data));
+    data.is_none_or(|data| data["retain"] == earlier["base"]["data"]["retain"])
+}
+
+/// Whether an earlier study served its models under the same load: times under others do not compare.
+fn serves_alike(study: &Study, earlier: &serde_json::Value) -> bool {
+    let plan = study.plan.measure.as_ref().and_then(|measure| measure.serve);
+    serde_json::to_value(plan).is_ok_and(|plan| plan == earlier["plan"]["measure"]["serve"])
+}
+
+/// A trial without a metric.
+fn without(metric: &str, mut trial: Trial) -> Trial {
+    if let Some(metrics) = trial.state.metrics_mut() {
+        metrics.retain(|name| name != metric);
     }
     trial
 }

@@ -8,6 +8,7 @@ pub(super) mod delete;
 pub(super) mod explain;
 pub(super) mod pareto;
 pub(super) mod report;
+pub(super) mod scaling;
 pub(super) mod show;
 pub(super) mod stored_profile;
 pub(super) mod studies;

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::costs::{PriceArgs, costs_of};
+use super::scaling::scaling_of;
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::terminal::output::{terminal_width, write_result};
@@ -31,7 +32,7 @@ pub(in crate::cli) struct Args {
 }
 
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
-    let (study, trials, front, (confirmed, predicted, variants, kernels), costs) =
+    let (study, trials, front, (confirmed, predicted, variants, kernels), (costs, scaling)) =
         args.database.read(async |store| {
             let study = store.studies().find(args.study.as_deref()).await?;
             let (trials, confirmed) = store.history().confirmed_trials(study.id).await?;
@@ -40,7 +41,14 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
             let variants = store.inheritance().variants(study.id).await?;
             let kernels = store.kernel_forms().of(study.id).await?;
             let costs = costs_of(store, &study, &trials, args.price.price).await?;
-            Ok((study, trials, front, (confirmed, predicted, variants, kernels), costs))
+            let scaling = scaling_of(store, study.id, &trials).await?;
+            Ok((
+                study,
+                trials,
+                front,
+                (confirmed, predicted, variants, kernels),
+                (costs, scaling),
+            ))
         })?;
     if let Some(names) = &args.plot {
         return write_result(&plots(&study, &trials, &front, names)?);
@@ -58,6 +66,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
     .with_predicted(predicted)
     .with_kernels(kernels)
     .with_costs(costs)
+    .with_scaling(scaling)
     .with_target(study.target);
     let text = if args.json {
         let front = json!({
@@ -70,6 +79,7 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
             "kernels": summary.kernels,
             "target": summary.target,
             "costs": summary.costs,
+            "scaling": summary.scaling,
         });
         serde_json::to_string_pretty(&front).map_err(CliError::failed)? + "\n"
     } else {

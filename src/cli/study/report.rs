@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::answers::{Asked, PROPOSALS};
 use super::costs::{PriceArgs, costs_of};
+use super::scaling::{link_findings, scaling_of};
 use crate::cli::CliError;
 use crate::cli::options::database::DatabaseArgs;
 use crate::cli::page_output::write_page;
@@ -35,6 +36,8 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         let asked = Asked::read(store, &study).await?;
         let mut input = Gatherer::default().gather(store, &study).await?;
         input.costs = costs_of(store, &study, &input.trials, args.price.price).await?;
+        input.scaling = scaling_of(store, study.id, &input.trials).await?;
+        input.findings.extend(link_findings(&input.scaling));
         let answered = asked.answer(PROPOSALS);
         input.importance = answered.insight.importance().into_iter().map(importance_view).collect();
         input.answers = Some(answered.answers);

@@ -9,7 +9,7 @@ use crate::cli::options::compute::ComputeArgs;
 use crate::cli::options::count::counts;
 use crate::space::RecipeFile;
 use peft_tune_core::recipe::Recipe;
-use peft_tune_engine::run::{RunSettings, Start};
+use peft_tune_engine::run::{OnSpike, RunSettings, Start};
 use peft_tune_kernels::device;
 
 /// Train what a recipe file describes, and write a PEFT adapter (or, with `adapter: null`, a whole model).
@@ -51,6 +51,13 @@ pub(in crate::cli) struct Args {
     /// Stop after N evaluations in a row without a lower held-out loss.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     patience: Option<u64>,
+    /// Action where the training loss spikes and no row explains it, or is no number any more. The cause of each spike is looked
+    /// into and told.
+    #[arg(long, value_name = "ACTION", value_enum, default_value_t)]
+    on_spike: SpikeAction,
+    /// Tell the text of the rows that led to a spike, too, beside where they stand.
+    #[arg(long)]
+    show_rows: bool,
     /// Print one JSON object per logged step and per evaluation on standard output, and one at the end of each training.
     #[arg(long)]
     pub(super) json: bool,
@@ -63,6 +70,16 @@ pub(in crate::cli) struct Args {
     pub(super) rank_patience_s: f64,
     #[command(flatten)]
     pub(in crate::cli) compute: ComputeArgs,
+}
+
+/// Action at a spike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum SpikeAction {
+    /// Go on behind a spike; end where a number is none any more.
+    #[default]
+    GoOn,
+    /// Return to the last good checkpoint at half the learning rate, ten times at most.
+    BackOff,
 }
 
 impl Args {
@@ -116,6 +133,11 @@ impl Args {
             checkpoint_every: self.checkpoint_every,
             keep_checkpoints: usize::from(self.keep_checkpoints),
             patience: self.patience,
+            on_spike: match self.on_spike {
+                SpikeAction::GoOn => OnSpike::GoOn,
+                SpikeAction::BackOff => OnSpike::BackOff,
+            },
+            shows_rows: self.show_rows,
             ..RunSettings::new(output)
         }
     }

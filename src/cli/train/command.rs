@@ -120,13 +120,15 @@ fn report(args: &Args, settings: &RunSettings, outcome: &Outcome, interrupted: u
         Ending::Diverged {
             at_step,
             what,
+            help,
             checkpoint,
+            ..
         } => {
             let kept = match checkpoint {
                 Some(folder) => format!("the last good checkpoint is in {}", folder.display()),
                 None => "no checkpoint had been written".to_owned(),
             };
-            let message = format!("the training diverged: {what} in step {at_step}; {kept}; lower `learning_rate`");
+            let message = format!("the training diverged: {what} in step {at_step}; {kept}; {help}");
             Err(CliError::failed(anyhow::anyhow!(message)))
         }
     }

@@ -7,6 +7,7 @@ pub(super) mod opening;
 mod other_ranks;
 mod outcome_text;
 mod output_folder;
+mod spike_text;
 mod together;
 pub(super) mod watch;
 

@@ -1,5 +1,6 @@
 //! How a training went, as text and JSON.
 
+use super::spike_text::returned;
 use crate::report::duration;
 use peft_tune_engine::run::{Ending, Outcome, RunProgress};
 
@@ -25,6 +26,10 @@ pub(super) fn end_line(outcome: &Outcome, output: &str) -> String {
         if !progress.precision_decisions.is_empty() {
             let decisions = serde_json::to_value(&progress.precision_decisions).unwrap_or_default();
             line.insert("precision_decisions".into(), decisions);
+        }
+        if !progress.back_offs.is_empty() {
+            let back_offs = serde_json::to_value(&progress.back_offs).unwrap_or_default();
+            line.insert("back_offs".into(), back_offs);
         }
         line.insert("seconds".into(), progress.seconds.into());
         let beside = progress.beside;
@@ -56,6 +61,9 @@ pub(super) fn summary(outcome: &Outcome, output: &str) -> String {
     );
     if let Ending::StoppedEarly { evaluations } = outcome.ending {
         text += &format!("stopped early: {evaluations} evaluations without a lower held-out loss\n");
+    }
+    for back_off in &progress.back_offs {
+        text += &format!("backed off {}\n", returned(back_off));
     }
     if let (Some(loss), Some(evaluation)) = (progress.last_loss, &progress.last_evaluation) {
         text += &format!("training loss {loss:.4}, held-out loss {:.4}\n", evaluation.loss);

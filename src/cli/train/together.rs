@@ -294,11 +294,11 @@ fn report(
                     checkpoint.display()
                 ));
             }
-            Ending::Diverged { at_step, what, .. } => {
-                faults.push(format!(
-                    "{} diverged: {what} in step {at_step}; lower its `learning_rate`",
-                    one.name
-                ));
+            Ending::Diverged {
+                at_step, what, help, ..
+            } => {
+                let help = help.replacen("lower `", "lower its `", 1);
+                faults.push(format!("{} diverged: {what} in step {at_step}; {help}", one.name));
             }
         }
     }

@@ -6,13 +6,14 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use super::spike_text;
 use crate::cli::terminal::bar_target;
 use crate::cli::terminal::line_breaks::cut;
 use crate::cli::terminal::output::{keep_below, take_bar_away, tell, write_result};
 use crate::report::duration;
 use crate::tune::Interrupt;
 use peft_tune_engine::profile::{DeviceMemory, TensorBoard};
-use peft_tune_engine::{Control, Evaluation, PrecisionCause, PrecisionDecision, StepEvent, StepObserver};
+use peft_tune_engine::{Control, Evaluation, PrecisionCause, PrecisionDecision, SpikeReport, StepEvent, StepObserver};
 
 /// Lines that a training prints of its steps where there is no terminal to draw on.
 const LINES: u64 = 20;
@@ -204,6 +205,15 @@ impl StepObserver for TrainWatch {
         }
         self.control()
     }
+
+    fn spike(&mut self, report: &SpikeReport) {
+        match &self.display {
+            Display::Json => self.print(spike_line(report)),
+            Display::Bar(bar, _) => spike_text::lines(report).iter().for_each(|line| bar.println(line)),
+            Display::Lines(_) => spike_text::lines(report).iter().for_each(|line| self.tell(line)),
+            Display::Unseen(_) => {}
+        }
+    }
 }
 
 impl Display {
@@ -286,6 +296,13 @@ fn step_line(event: &StepEvent) -> serde_json::Value {
     if let Some(decision) = event.precision_decision {
         line["precision_decision"] = json!(decision);
     }
+    line
+}
+
+/// A report, as an event.
+fn spike_line(report: &SpikeReport) -> serde_json::Value {
+    let mut line = json!(report);
+    line["event"] = json!("spike");
     line
 }
 

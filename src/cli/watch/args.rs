@@ -37,9 +37,13 @@ pub(in crate::cli) struct Args {
     /// Report of an earlier run to compare this one with.
     #[arg(long, value_name = "FILE")]
     pub(super) against: Option<PathBuf>,
-    /// File of JSON lines that the training writes, beside its output.
+    /// File of JSON lines that the training writes, beside its output, or its event file of TensorBoard, or a folder with those.
     #[arg(long, value_name = "FILE")]
     pub(super) log: Option<PathBuf>,
+    /// Trace that PyTorch's profiler writes in the run (`export_chrome_trace`), for tables of its ops behind the report; without a
+    /// command it is read as `profile --read` does.
+    #[arg(long, value_name = "FILE")]
+    pub(super) trace: Option<PathBuf>,
     /// Time from one sample to the next, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub(super) every: Duration,
@@ -49,7 +53,7 @@ pub(in crate::cli) struct Args {
     #[command(flatten)]
     pub(super) database: DatabaseArgs,
     /// The command and its words.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present = "trace", value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
 

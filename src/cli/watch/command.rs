@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::against;
 use super::args::Args;
+use super::event_files::EventFiles;
 use super::evidence::{Evidence, RunLimits};
 use super::launched::{Ending, Launched};
 use super::log_file::LogFile;
@@ -21,9 +22,10 @@ use super::sampler::RunSampler;
 use super::settings::Settings;
 use super::status_line::StatusLine;
 use super::status_text;
+use super::trace::{ExpectedTrace, TraceReport};
 use crate::cli::CliError;
 use crate::cli::machine::record::gpu_models;
-use crate::cli::terminal::output::{messages_width, tell};
+use crate::cli::terminal::output::{messages_width, tell, terminal_width, write_result};
 use crate::cli::whole_output::check_place;
 use crate::report::{bytes, duration, grouped};
 use crate::worker::{OomKills, oom_kills};
@@ -35,6 +37,9 @@ const BLOCK: usize = 1 << 16;
 
 /// Runs the command, watches it, and reports. The command's exit code is this program's.
 pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
+    if let (true, Some(path)) = (args.command.is_empty(), &args.trace) {
+        return write_result(&TraceReport::read(path)?.text(terminal_width()));
+    }
     let then = args.against.as_deref().map(RunReport::read).transpose()?;
     if let Some(path) = &args.report {
         check_place("--report", path)?;
@@ -42,12 +47,16 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
     let settings = Settings::of(args)?;
     announce(&settings);
     let kills = oom_kills();
+    let trace = args.trace.as_deref().map(ExpectedTrace::at);
     let mut watching = Watching::start(args, &settings)?;
     let ending = watching.follow(args, &settings);
     let evidence = watching.evidence(&settings, ending, kills);
     let program = args.command.first().map(|word| word.to_string_lossy().into_owned());
     let packages = versions(&program.unwrap_or_default());
-    let report = RunReport::new(&args.command, &settings, &evidence, watching.seen(), packages);
+    let mut report = RunReport::new(&args.command, &settings, &evidence, watching.seen(), packages);
+    if let Some(trace) = trace {
+        report.add_trace(trace.read());
+    }
     tell(report_text::text_of(&report, messages_width()).trim_end());
     if let Some(then) = then {
         tell(against::text_of(&report, &then, messages_width()).trim_end());
@@ -93,13 +102,18 @@ struct Watching {
     readers: Vec<JoinHandle<()>>,
     sampler: RunSampler,
     logs: Vec<LogFile>,
+    event_files: EventFiles,
     /// Parts of the output that are not read, and why.
     unseen: Vec<String>,
 }
 
 impl Watching {
     fn start(args: &Args, settings: &Settings) -> Result<Self, CliError> {
-        let named = args.log.clone();
+        let (event_log, named) = match args.log.clone() {
+            Some(path) if EventFiles::may_be(&path) => (Some(path), None),
+            named => (None, named),
+        };
+        let event_files = EventFiles::follow(event_log, settings.output.clone());
         let usual = settings.output.as_ref().map(|folder| folder.join(TRAINER_LOG));
         let logs = named.into_iter().chain(usual).map(LogFile::follow).collect();
         let began = Instant::now();
@@ -121,6 +135,7 @@ impl Watching {
             launched,
             progress,
             logs,
+            event_files,
             unseen,
         })
     }
@@ -144,6 +159,7 @@ impl Watching {
                 let _ = reader.join();
             }
         }
+        self.event_files.search_at_once();
         self.read_logs();
         ending
     }
@@ -159,6 +175,8 @@ impl Watching {
         for log in &mut self.logs {
             log.look(|line| progress.take(line, at_s));
         }
+        let broken = self.event_files.look(|fields, at_s| progress.take_event(fields, at_s));
+        self.unseen.extend(broken);
     }
 
     fn evidence(&self, settings: &Settings, ending: Ending, kills: Option<OomKills>) -> Evidence {

@@ -62,12 +62,10 @@ pub(super) fn begin() {
 /// Hands on to this process from now on, also what came before it was there.
 pub(super) fn started(process: libc::pid_t) {
     COMMAND.store(process, SeqCst);
-    match EARLY.swap(0, SeqCst) {
-        0 => {}
+    let signal = EARLY.swap(0, SeqCst);
+    if signal != 0 && is_apart(signal) {
         // SAFETY: sending a signal has no precondition.
-        signal => unsafe {
-            libc::kill(process, signal);
-        },
+        unsafe { libc::kill(process, signal) };
     }
 }
 

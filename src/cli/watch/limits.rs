@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use peft_tune_engine::profile::disturbance::pressure_s;
+
 /// Counters of a control group, and of the pressure on the machine, all since some moment in the past.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Pressed {
@@ -39,7 +41,7 @@ impl LimitReader {
     pub(super) fn read(&self) -> Pressed {
         Pressed {
             held_back_s: self.held_back_s(),
-            disk_s: self.pressure_s("io"),
+            disk_s: pressure_s(&self.root, "io"),
             received_bytes: self.received_bytes(),
         }
     }
@@ -70,13 +72,6 @@ impl LimitReader {
         };
         // Microseconds in the second version of control groups, nanoseconds in the first.
         of("throttled_usec ", 1e6).or_else(|| of("throttled_time ", 1e9))
-    }
-
-    fn pressure_s(&self, what: &str) -> Option<f64> {
-        let text = std::fs::read_to_string(self.root.join("proc/pressure").join(what)).ok()?;
-        let some = text.lines().find(|line| line.starts_with("some"))?;
-        let total: u64 = some.split("total=").nth(1)?.trim().parse().ok()?;
-        Some(total as f64 / 1e6)
     }
 
     fn received_bytes(&self) -> Option<u64> {

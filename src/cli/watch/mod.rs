@@ -4,19 +4,21 @@
 //! |---|---|
 //! | `command` | runs, looks, reports |
 //! | `report_text`, `against`, `report` | the report, alone and beside an earlier one |
+//! | `trace` | a trace of PyTorch's profiler that the run writes |
 //! | `secrets` | what neither the report nor a quoted line shows |
 //! | `status_text`, `status_line` | the line while it runs |
 //! | `causes`, `evidence` | rules on what was measured |
 //! | `launched`, `relay`, `forwarding` | the command, its output, and signals |
 //! | `settings`, `command_words`, `packages` | what is known before it runs |
 //! | `sampler`, `sample`, `process_tree`, `limits` | looks at the run and the machine |
-//! | `progress`, `log_file`, `output_lines`, `named_bar`, `tqdm_bar`, `log_fields`, `printed` | what it prints and logs |
+//! | `progress`, `log_file`, `event_files`, `output_lines`, `token_count`, `named_bar`, `tqdm_bar`, `log_fields`, `printed` | what it prints and logs |
 
 mod against;
 mod args;
 mod causes;
 mod command;
 mod command_words;
+mod event_files;
 mod evidence;
 mod forwarding;
 mod launched;
@@ -38,7 +40,9 @@ mod secrets;
 mod settings;
 mod status_line;
 mod status_text;
+mod token_count;
 mod tqdm_bar;
+mod trace;
 
 pub(super) use args::Args;
 pub(super) use command::run;

@@ -20,8 +20,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Ticks in a second, on every Linux that programs meet.
-const TICKS_PER_S: f64 = 100.0;
+use peft_tune_engine::profile::disturbance::TICKS_PER_S;
+use peft_tune_engine::profile::field_bytes;
+
 /// Time between two looks at what processes share: the kernel walks all their pages for it.
 const SHARES_EVERY: Duration = Duration::from_secs(30);
 
@@ -242,19 +243,14 @@ fn parsed_stat(text: &str) -> Option<Stat> {
 fn memory_of(folder: &Path) -> (u64, u64) {
     let bytes = std::fs::read(folder.join("status")).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
-    (kib(&text, "VmRSS:"), kib(&text, "VmSwap:"))
+    let of = |field: &str| field_bytes(&text, field).unwrap_or(0);
+    (of("VmRSS:"), of("VmSwap:"))
 }
 
 /// Bytes with the process's part of shared pages.
 fn proportional_of(folder: &Path) -> Option<u64> {
     let text = std::fs::read_to_string(folder.join("smaps_rollup")).ok()?;
-    Some(kib(&text, "Pss:"))
-}
-
-fn kib(text: &str, key: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(key));
-    let count = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    count.unwrap_or(0) * 1024
+    Some(field_bytes(&text, "Pss:").unwrap_or(0))
 }
 
 #[cfg(test)]

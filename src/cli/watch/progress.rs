@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::log_fields::{self, LogFields};
 use super::named_bar::{Mark, NamedBar, keep};
 use super::printed::{self, PrintedSetting, Told};
+use super::token_count::TokenCount;
 use super::tqdm_bar::{Counts, TqdmBar};
 
 /// Most marks of steps that are kept.
@@ -16,10 +17,9 @@ const MOST_BARS: usize = 16;
 /// Numbers in a log that may count steps.
 const COUNTS: std::ops::Range<f64> = 1.0..1e15;
 
-/// Fields that say which step a log is of, how many there are, and how many tokens were seen.
+/// Fields that say which step a log is of, and how many there are.
 const STEP: [&str; 3] = ["step", "global_step", "current_steps"];
 const TOTAL: [&str; 2] = ["total_steps", "max_steps"];
-const TOKENS: [&str; 3] = ["num_tokens", "num_input_tokens_seen", "total_tokens"];
 
 /// What a training is at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +60,8 @@ pub(super) struct Progress {
     total: Option<u64>,
     /// Whether a bar tells the steps, which logs tell less often.
     has_bar: bool,
+    /// Whether the output, or a log in lines, tells losses. What event files have is the same then, later.
+    has_log: bool,
     /// Count of the training's bar, where it has no name.
     done: u64,
     /// Bars with names by their kinds, and which of them counts the steps.
@@ -70,8 +72,7 @@ pub(super) struct Progress {
     evaluations: Vec<(f64, f64)>,
     /// Evaluation under way: since when, and when it was seen last.
     evaluating: Option<(f64, f64)>,
-    /// Tokens that the tool has counted, by the time of the log.
-    tokens: Vec<(f64, f64)>,
+    tokens: TokenCount,
     pub loss: Option<f64>,
     /// Settings that the tool printed.
     pub settings: BTreeMap<PrintedSetting, u64>,
@@ -86,9 +87,17 @@ impl Progress {
             self.take_bar(&bar, at_s);
         }
         if let Some(fields) = log_fields::read(line) {
+            self.has_log |= fields.contains_key("loss");
             self.take_fields(&fields, at_s);
         } else if let Some(told) = printed::read(line) {
             self.take_told(told, at_s);
+        }
+    }
+
+    /// Takes numbers of an event file, with the time that it has for them.
+    pub(super) fn take_event(&mut self, fields: &LogFields, at_s: f64) {
+        if !self.has_log {
+            self.take_fields(fields, at_s);
         }
     }
 
@@ -217,9 +226,7 @@ impl Progress {
         if is_step {
             self.loss = fields.get("loss").copied();
         }
-        if let Some(tokens) = first(&TOKENS).filter(|tokens| tokens.is_finite()) {
-            self.tokens.push((at_s, tokens));
-        }
+        self.tokens.take(fields, at_s);
         if fields.contains_key("train_runtime") {
             self.phase = Phase::Ending;
         }
@@ -322,10 +329,9 @@ impl Progress {
         spans.filter(is_apart).collect()
     }
 
-    /// Tokens a second between the first and the last log that counts them.
+    /// Tokens a second that the tool counts.
     pub(super) fn counted_tokens_per_s(&self) -> Option<f64> {
-        let ((began, first), (ended, last)) = (*self.tokens.first()?, *self.tokens.last()?);
-        (ended > began && last > first).then(|| (last - first) / (ended - began))
+        self.tokens.per_second()
     }
 }
 

@@ -13,6 +13,7 @@ use super::progress::StepSpan;
 use super::sample::Sample;
 use super::secrets::without_secrets;
 use super::settings::Settings;
+use super::trace::TraceReport;
 use crate::cli::CliError;
 use crate::cli::plan::Expectation;
 use peft_tune_core::predict::stack::HOST;
@@ -46,6 +47,9 @@ pub(super) struct RunReport {
     pub causes: Vec<Cause>,
     /// What is not known, and why.
     pub unknown: Vec<String>,
+    /// Trace that the run wrote, where one was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceReport>,
 }
 
 /// Settings of a training.
@@ -143,7 +147,7 @@ impl RunReport {
         unknown.extend(evidence.unseen.iter().cloned());
         if evidence.steps.is_empty() {
             unknown.push(
-                "no steps were seen: neither bars nor logs that are known here; --log names a file of JSON lines"
+                "no steps were seen: neither bars nor logs that are known here; --log names a file of JSON lines or TensorBoard's"
                     .to_owned(),
             );
         }
@@ -167,6 +171,15 @@ impl RunReport {
             measured,
             causes: causes(evidence),
             unknown,
+            trace: None,
+        }
+    }
+
+    /// Adds the trace that the run was to write, or why there is none.
+    pub(super) fn add_trace(&mut self, trace: Result<TraceReport, String>) {
+        match trace {
+            Ok(trace) => self.trace = Some(trace),
+            Err(reason) => self.unknown.push(reason),
         }
     }
 

@@ -36,6 +36,10 @@ pub(super) fn text_of(report: &RunReport, width: Option<usize>) -> String {
     for reason in &report.unknown {
         let _ = writeln!(text, "not known: {}", printable(reason));
     }
+    if let Some(trace) = &report.trace {
+        text.push('\n');
+        text.push_str(&trace.text(width));
+    }
     text
 }
 

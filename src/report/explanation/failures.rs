@@ -91,7 +91,7 @@ pub fn failure_message(state: &TrialState) -> Option<String> {
 pub fn reason_message(reason: &FailReason) -> String {
     match reason {
         FailReason::OutOfMemory { phase, .. } => format!("in the {} phase", phase.name()),
-        FailReason::Diverged { at_step, .. } => format!("at step {at_step}"),
+        FailReason::Diverged { at_step, .. } => format!("at step {at_step}{}", reason.cause_text()),
         FailReason::Crashed { message, .. } | FailReason::Invalid { message } => {
             message.lines().next_back().unwrap_or_default().to_owned()
         }

@@ -14,6 +14,7 @@ use super::view::{
 };
 use crate::report::answers::{Answer, answers_text};
 use crate::report::charts::answer_picture;
+use crate::report::scaling::MOST_SCALED;
 use crate::report::{Counts, StudyCosts, loss_rows_text, metric_heading, metric_value, target_note};
 use crate::store::InheritedValue;
 use peft_tune_core::objective::{Bound, Constraint, Direction};
@@ -81,6 +82,12 @@ fn head(input: &PageInput) -> StudyHead {
         resumed: input.resumed.clone(),
         wall_s: rounded(input.wall_s),
         cost: input.costs.as_ref().map(StudyCosts::search_text),
+        scaling: input
+            .scaling
+            .iter()
+            .take(MOST_SCALED)
+            .map(ToString::to_string)
+            .collect(),
         version: env!("CARGO_PKG_VERSION"),
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::report::answers::Answers;
-use crate::report::{Gain, Recommendation, StudyCosts};
+use crate::report::{Gain, MeasuredScaling, Recommendation, StudyCosts};
 use crate::space::Target;
 use crate::store::InheritedValue;
 use peft_tune_core::objective::{Constraint, Objective};
@@ -52,6 +52,8 @@ pub struct PageInput {
     pub confirmed: Confirmations,
     /// Costs in money, where the price of the devices is known.
     pub costs: Option<StudyCosts>,
+    /// Trials on several devices, each beside one on one device.
+    pub scaling: Vec<MeasuredScaling>,
     /// Complete recipe of the recommended trial, as YAML.
     pub recipe: Option<String>,
     /// What people ask of the search; `None` where nobody asked.

@@ -45,7 +45,7 @@ fn failure_text(reason: &FailReason) -> Option<String> {
             }
             Some(text)
         }
-        FailReason::Diverged { at_step, .. } => Some(format!("at step {at_step}")),
+        FailReason::Diverged { at_step, .. } => Some(format!("at step {at_step}{}", reason.cause_text())),
         FailReason::Crashed { phase, message } => Some(format!("in phase {}: {message}", phase.name())),
         FailReason::TimedOut { phase, after_s } => Some(format!("in phase {} after {after_s:.0} s", phase.name())),
         FailReason::Invalid { message } => Some(message.clone()),

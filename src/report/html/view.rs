@@ -69,6 +69,9 @@ pub struct StudyHead {
     /// What the search cost in money, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<String>,
+    /// Speed of trials on several devices, a line each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scaling: Vec<String>,
     /// Version of the program that made the page.
     pub version: &'static str,
 }

@@ -3,7 +3,9 @@
 mod comparison;
 mod findings;
 mod gpu;
+mod machine;
 mod tables;
+mod trace;
 mod tuning;
 
 pub use comparison::comparison_text;

@@ -3,11 +3,13 @@
 use std::fmt::Write;
 
 use super::gpu::{gpu_line, kernels};
+use super::machine::device_line;
+use super::trace::trace_lines;
 use super::{MOST_OPS, percent, table, time};
 use crate::report::{Align, TextTable, bytes, metric_value};
 use peft_tune_engine::profile::{
     AdapterCost, DataWaits, EvaluationCost, ModuleTime, OpTime, Profile, Reference, Setting, SpanTiming, SpannedSteps,
-    StepFacts,
+    StepFacts, TraceFile,
 };
 
 /// Options of a profile's text.
@@ -18,16 +20,18 @@ pub struct ProfileText<'a> {
     /// All ops and each layer by itself.
     pub all: bool,
     pub reference: Option<&'a Reference>,
+    /// The published rate that the reference is, or why there is none.
+    pub published: Option<&'a str>,
 }
 
 /// The whole profile but its findings.
 pub fn profile_text(profile: &Profile, shown: &ProfileText<'_>) -> String {
-    let mut text = heading(profile, shown.reference);
+    let mut text = heading(profile, shown);
     let tables = [
         Some(phases(profile)),
         (!profile.modules.is_empty()).then(|| modules(profile, shown.all)),
         Some(ops(profile, shown.all)),
-        Some(memory(profile)),
+        is_memory_known(profile).then(|| memory(profile)),
         profile.gpu.as_ref().map(|gpu| kernels(gpu, shown.all)),
     ];
     for table in tables.into_iter().flatten() {
@@ -53,19 +57,15 @@ fn kernels_text(setting: &Setting) -> String {
 }
 
 /// What was profiled and what it gave, a named line each.
-fn heading(profile: &Profile, reference: Option<&Reference>) -> String {
-    let (setting, steps) = (&profile.setting, &profile.steps);
-    let lines = [
-        ("setting", Some(setting_line(setting))),
-        ("device", Some(hardware_line(setting))),
-        ("steps", Some(steps_line(steps))),
-        ("throughput", Some(throughput_line(steps))),
-        ("arithmetic", Some(arithmetic_line(profile))),
-        ("adapters", profile.adapter.as_ref().map(adapter_line)),
-        ("data", profile.data.waits.as_ref().map(data_line)),
-        ("spans", steps.spanned.as_ref().map(spanned_line)),
+fn heading(profile: &Profile, shown: &ProfileText<'_>) -> String {
+    let mut lines: Vec<(&str, Option<String>)> = match &profile.trace {
+        Some(trace) => read_lines(profile, trace),
+        None => measured_lines(profile),
+    };
+    lines.extend([
         ("gpu", profile.gpu.as_ref().map(gpu_line)),
-        ("reference", reference.map(reference_line)),
+        ("reference", shown.reference.map(reference_line)),
+        ("published", shown.published.map(str::to_owned)),
         ("evaluation", profile.evaluation.as_ref().map(evaluation_line)),
         (
             "energy",
@@ -75,7 +75,7 @@ fn heading(profile: &Profile, reference: Option<&Reference>) -> String {
         ),
         ("memory", memory_line(profile)),
         ("machine", device_line(profile)),
-    ];
+    ]);
     let mut text = String::new();
     for (name, value) in lines {
         if let Some(value) = value {
@@ -83,6 +83,40 @@ fn heading(profile: &Profile, reference: Option<&Reference>) -> String {
         }
     }
     text
+}
+
+/// Lines of a profile whose steps this program has run.
+fn measured_lines(profile: &Profile) -> Vec<(&'static str, Option<String>)> {
+    let (setting, steps) = (&profile.setting, &profile.steps);
+    vec![
+        ("setting", Some(setting_line(setting))),
+        ("device", Some(hardware_line(setting))),
+        ("steps", Some(steps_line(steps))),
+        ("throughput", Some(throughput_line(steps))),
+        ("arithmetic", Some(arithmetic_line(profile))),
+        ("adapters", profile.adapter.as_ref().map(adapter_line)),
+        ("data", profile.data.waits.as_ref().map(data_line)),
+        ("spans", steps.spanned.as_ref().map(spanned_line)),
+    ]
+}
+
+/// Lines of a profile that was read from a trace, which may have no tokens and no FLOPs.
+fn read_lines(profile: &Profile, trace: &TraceFile) -> Vec<(&'static str, Option<String>)> {
+    let (steps, arithmetic) = (&profile.steps, &profile.arithmetic);
+    let mut lines = trace_lines(profile, trace);
+    lines.extend([
+        ("throughput", (steps.tokens_per_s > 0.0).then(|| throughput_line(steps))),
+        (
+            "arithmetic",
+            (arithmetic.hardware_flops > 0.0).then(|| arithmetic_line(profile)),
+        ),
+    ]);
+    lines
+}
+
+/// Whether there is a peak: a trace may have none.
+fn is_memory_known(profile: &Profile) -> bool {
+    profile.trace.is_none() || profile.memory.peak_bytes > 0
 }
 
 fn setting_line(setting: &Setting) -> String {
@@ -148,7 +182,7 @@ fn data_line(waits: &DataWaits) -> String {
     let preparing = format!("{} to prepare a step's rows", time(waits.preparing_s));
     let compute = format!("the model waits for data {} of the time", percent(waits.compute_waits));
     match waits.prefetch_depth {
-        0 => format!("{preparing}, within the step (prefetch_depth 0); {compute}"),
+        0 => format!("{preparing}, within the step, as nothing is read ahead; {compute}"),
         depth => format!(
             "{preparing}, up to {depth} ahead; {compute}, data for the model {}",
             percent(waits.data_waits)
@@ -217,38 +251,6 @@ fn memory_line(profile: &Profile) -> Option<String> {
         bytes(peak),
         bytes(mean)
     ))
-}
-
-/// Medians of the device's samples.
-fn device_line(profile: &Profile) -> Option<String> {
-    let middle = |value: fn(&peft_tune_engine::profile::DeviceSample) -> Option<f64>| {
-        peft_tune_engine::profile::median(profile.samples.iter().filter_map(value))
-    };
-    let resident = profile.samples.iter().filter_map(|sample| sample.resident_bytes).max();
-    let mut line = match middle(|sample| sample.process_cores) {
-        Some(own) => {
-            let others = middle(|sample| sample.other_cores).unwrap_or(0.0);
-            format!("{own:.1} cores busy with this, {others:.1} with others")
-        }
-        // A GPU tells of itself as a whole.
-        None => format!(
-            "the GPU busy {} of the time",
-            percent(middle(|sample| sample.utilisation)?)
-        ),
-    };
-    if let Some(resident) = resident {
-        let _ = write!(line, ", {} resident", bytes(resident as f64));
-    }
-    if let Some(clock) = middle(|sample| sample.clock_mhz) {
-        let _ = write!(line, ", {clock:.0} MHz");
-    }
-    if let Some(power) = middle(|sample| sample.power_w) {
-        let _ = write!(line, ", {power:.0} W");
-    }
-    if let Some(temperature) = middle(|sample| sample.temperature_c) {
-        let _ = write!(line, ", {temperature:.0} C");
-    }
-    Some(line)
 }
 
 fn millions(count: u64) -> String {

@@ -24,6 +24,7 @@ const NATIVE_KEYS: &[&[&str]] = &[
     &["data"],
     &["training"],
     &["score"],
+    &["serve"],
     &["trial", "sequence_length"],
     &["trial", "profile_steps"],
     &["trial", "profile_warmup"],
@@ -167,7 +168,8 @@ impl Context<'_> {
     fn refuse_for_trl(&self, file: &StudyFile, title: &str) -> Result<(), SpaceError> {
         let evaluation = &file.trial.evaluation;
         let is_mixed = file.data.as_ref().is_some_and(|data| !data.train.sets().is_empty());
-        let keys: [(bool, &[&str], &str); 7] = [
+        let retains = file.data.as_ref().is_some_and(|data| !data.retain.is_empty());
+        let keys: [(bool, &[&str], &str); 10] = [
             (
                 file.target_stack.is_some(),
                 &["target_stack"],
@@ -180,6 +182,11 @@ impl Context<'_> {
             ),
             (file.score.is_some(), &["score"], "answer no prompts so far; remove it"),
             (
+                file.serve.is_some(),
+                &["serve"],
+                "measure no serving so far (`infer-bench --url` measures a server); remove it",
+            ),
+            (
                 evaluation.accuracy_check,
                 &["trial", "evaluation", "accuracy_check"],
                 "are not compared with fp32 base weights so far; remove it",
@@ -188,6 +195,16 @@ impl Context<'_> {
                 evaluation.fp32_training,
                 &["trial", "evaluation", "fp32_training"],
                 "are not compared with trainings in fp32 so far; remove it",
+            ),
+            (
+                evaluation.base_kl,
+                &["trial", "evaluation", "base_kl"],
+                "are not compared with the model before the training so far; remove it",
+            ),
+            (
+                retains,
+                &["data", "retain"],
+                "are evaluated on held-out rows alone so far; remove it",
             ),
             (
                 is_mixed,

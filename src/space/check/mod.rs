@@ -11,6 +11,7 @@ mod plan;
 mod precision_schedule;
 mod recipe_file;
 mod score;
+mod serve;
 mod sharding;
 mod study_file;
 mod target;

@@ -6,8 +6,9 @@ use crate::space::error::nearest;
 use crate::space::file::{Bytes, Count, Entries, FileValue, ObjectiveEntry};
 use crate::space::yaml::Span;
 use peft_tune_core::objective::{
-    Bound, Constraint, Direction, EXACT_MATCH, LOSS, LOSS_KEPT_PERCENT, Objective, PEAK_MEMORY, THROUGHPUT,
-    TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT, is_share,
+    BASE_KL, Bound, Constraint, Direction, EXACT_MATCH, LOSS, LOSS_KEPT_PERCENT, Objective, PEAK_MEMORY,
+    RETAINED_LOSS_INCREASE, SERVE_MS_PER_TOKEN, THROUGHPUT, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
+    is_share,
 };
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::ParamValue;
@@ -63,6 +64,7 @@ impl Context<'_> {
     ) -> Result<Objective, SpaceError> {
         let details = &entry.0;
         check_metric(&details.metric, scored, || place("metric"))?;
+        self.check_retained(&details.metric, scored, || place("metric"))?;
         let mut natural = Objective::new(&details.metric);
         let mut named = scored.unwrap_or_default().iter();
         if let Some((_, direction)) = named.find(|(name, _)| *name == details.metric) {
@@ -107,6 +109,7 @@ impl Context<'_> {
         for (metric, text) in &entries.0 {
             let keys = ["constraints", metric];
             check_metric(metric, scored, || self.document.key(&keys))?;
+            self.check_retained(metric, scored, || self.document.key(&keys))?;
             let bound = bound(metric, text).ok_or_else(|| SpaceError::WrongValue {
                 at: self.document.value(&keys),
                 found: format!("`{text}`"),
@@ -121,6 +124,25 @@ impl Context<'_> {
             });
         }
         Ok(constraints)
+    }
+
+    /// Refuses the metric of retained rows where the file names none.
+    fn check_retained(
+        &self,
+        metric: &str,
+        scored: Scored<'_>,
+        at: impl FnOnce() -> Box<Span>,
+    ) -> Result<(), SpaceError> {
+        if scored.is_none() || metric != RETAINED_LOSS_INCREASE || self.document.has(&["data", "retain"]) {
+            return Ok(());
+        }
+        Err(SpaceError::Rejected {
+            at: at(),
+            message: format!(
+                "`{RETAINED_LOSS_INCREASE}` is measured on rows that the training has nothing to do with; name a file of them as \
+                 `data.retain`, or write `{BASE_KL}`, which needs none"
+            ),
+        })
     }
 }
 
@@ -160,6 +182,9 @@ fn expected_value(metric: &str) -> &'static str {
         TOKEN_ACCURACY_LOST_PERCENT => "a percentage of at most 100, such as 1.2",
         TOP1_AGREEMENT_PERCENT => "a percentage from 0 to 100, such as 98.8",
         LOSS_KEPT_PERCENT => "a percentage such as 99.5",
+        RETAINED_LOSS_INCREASE => "a part of the loss before, at most all of it, such as 2% or 0.02",
+        BASE_KL => "nats from 0 on, such as 0.05",
+        SERVE_MS_PER_TOKEN => "milliseconds above 0, such as 20",
         _ => "a number such as 2.5 or 60k",
     }
 }
@@ -192,7 +217,7 @@ fn metric_value(metric: &str, text: &str) -> Option<f64> {
     let plain = |text: &str| text.parse::<f64>().ok().filter(|value| value.is_finite());
     let percent = text.strip_suffix('%').and_then(|text| plain(text.trim_end()));
     let number = match (percent, metric) {
-        (Some(percent), metric) if is_share(metric) => Some(percent / 100.0),
+        (Some(percent), metric) if is_share(metric) || metric == RETAINED_LOSS_INCREASE => Some(percent / 100.0),
         (Some(percent), LOSS_KEPT_PERCENT | TOP1_AGREEMENT_PERCENT | TOKEN_ACCURACY_LOST_PERCENT) => Some(percent),
         _ => plain(text),
     };
@@ -200,20 +225,22 @@ fn metric_value(metric: &str, text: &str) -> Option<f64> {
     number.filter(|value| is_possible(metric, *value))
 }
 
-/// Whether a metric can have this value: a share of 62 is a mistake for 0.62.
+/// Whether a metric can have this value: a share of 62 is a mistake for 0.62, and an increase of 2 for 2%.
 fn is_possible(metric: &str, value: f64) -> bool {
     match metric {
         metric if is_share(metric) => (0.0..=1.0).contains(&value),
         TOKEN_ACCURACY_LOST_PERCENT => value <= 100.0,
         TOP1_AGREEMENT_PERCENT => (0.0..=100.0).contains(&value),
-        LOSS_KEPT_PERCENT => value >= 0.0,
+        LOSS_KEPT_PERCENT | BASE_KL => value >= 0.0,
+        SERVE_MS_PER_TOKEN => value > 0.0,
+        RETAINED_LOSS_INCREASE => (-1.0..=1.0).contains(&value),
         _ => true,
     }
 }
 
 /// Lets whatever changes the loss change the other metrics of a training too, which are measured on the same trained values.
 pub(super) fn follow_loss(objectives: &[Objective], constraints: &[Constraint], space: &mut SearchSpace) {
-    let known_before = [THROUGHPUT, PEAK_MEMORY, LOSS];
+    let known_before = [THROUGHPUT, PEAK_MEMORY, LOSS, SERVE_MS_PER_TOKEN];
     let objectives = objectives.iter().map(|objective| &objective.metric);
     let names = objectives.chain(constraints.iter().map(|constraint| &constraint.metric));
     let mut learned: Vec<&String> = Vec::new();
@@ -245,10 +272,19 @@ mod tests {
         assert_eq!(bound(TOKEN_ACCURACY, ">= 62%"), Some(Bound::AtLeast(0.62)));
         assert_eq!(bound(TOP1_AGREEMENT_PERCENT, ">= 98.8 %"), Some(Bound::AtLeast(98.8)));
         assert_eq!(bound(LOSS_KEPT_PERCENT, ">= 100.5"), Some(Bound::AtLeast(100.5)));
+        for increase in ["<= 2%", "<= 0.02"] {
+            assert_eq!(bound(RETAINED_LOSS_INCREASE, increase), Some(Bound::AtMost(0.02)));
+        }
+        assert_eq!(bound(BASE_KL, "<= 0.05"), Some(Bound::AtMost(0.05)));
+        assert_eq!(bound(SERVE_MS_PER_TOKEN, "<= 20"), Some(Bound::AtMost(20.0)));
         for (metric, wrong) in [
             (TOKEN_ACCURACY, ">= 62"),
             (TOP1_AGREEMENT_PERCENT, ">= 101"),
             (LOSS, "<= 2%"),
+            (RETAINED_LOSS_INCREASE, "<= 2"),
+            (BASE_KL, "<= 5%"),
+            (BASE_KL, "<= -1"),
+            (SERVE_MS_PER_TOKEN, "<= 0"),
         ] {
             assert_eq!(bound(metric, wrong), None, "{metric} {wrong}");
         }

@@ -115,6 +115,22 @@ impl Context<'_> {
             HeldOut::File(path) => HeldOut::File(self.file(&["data", "held_out"], path)?),
             HeldOut::Files(paths) => HeldOut::Files(self.files(&["data", "held_out"], paths)?),
         };
+        if data.retain.is_empty() && self.document.has(&["data", "retain"]) {
+            return Err(SpaceError::NoChoices {
+                at: self.document.key(&["data", "retain"]),
+            });
+        }
+        data.retain = self.files(&["data", "retain"], &data.retain)?;
+        let mut used = data.train.files().chain(data.held_out.files());
+        if let Some(path) = used.find(|path| data.retain.contains(path)) {
+            return Err(SpaceError::Rejected {
+                at: self.document.value(&["data", "retain"]),
+                message: format!(
+                    "{} has the study's own rows; name a file of rows that the training has nothing to do with",
+                    path.display()
+                ),
+            });
+        }
         if let Some(template) = &data.chat_template {
             data.chat_template = Some(self.file(&["data", "chat_template"], template)?);
         }

@@ -5,8 +5,8 @@ use super::score::score_metrics;
 use crate::space::SpaceError;
 use crate::space::file::{StudyFile, TrialEntry};
 use peft_tune_core::objective::{
-    Constraint, LOSS, LOSS_KEPT_PERCENT, OF_LEARNING, Objective, PEAK_MEMORY, THROUGHPUT, TOKEN_ACCURACY_LOST_PERCENT,
-    TOP1_AGREEMENT_PERCENT,
+    BASE_KL, Constraint, LOSS, LOSS_KEPT_PERCENT, OF_LEARNING, Objective, PEAK_MEMORY, RETAINED_LOSS_INCREASE,
+    SERVE_MS_PER_TOKEN, THROUGHPUT, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
 };
 use peft_tune_core::recipe::{StudyLength, TrainingLength, TrainingSettings};
 use peft_tune_core::score::ScorePlan;
@@ -40,15 +40,18 @@ impl Context<'_> {
         };
         let trial = &file.trial;
         let length = self.training_length(trial)?;
-        let measures = asked(THROUGHPUT) || asked(PEAK_MEMORY) || trial.profile_steps.is_some();
+        let serve = self.serve(file, asked(SERVE_MS_PER_TOKEN))?;
+        let is_cost_asked = asked(THROUGHPUT) || asked(PEAK_MEMORY) || serve.is_some();
+        let measures = is_cost_asked || trial.profile_steps.is_some();
         let accuracy = self.accuracy(file, score, &asked)?;
-        let measured = accuracy.is_required || accuracy.score.is_some();
+        let measured = accuracy.is_required || accuracy.score.is_some() || accuracy.retained_loss;
         let is_learnt = OF_LEARNING.into_iter().any(asked);
         let trains = is_learnt || measured || length.is_some();
         Ok(TrialPlan {
             measure: measures.then(|| MeasurePlan {
                 steps: trial.profile_steps.map_or(DEFAULT_PROFILE_STEPS, u64::from),
                 max_warmup_steps: trial.profile_warmup.unwrap_or(DEFAULT_PROFILE_WARMUP),
+                serve,
             }),
             train: trains.then(|| TrainPlan {
                 length: length.unwrap_or(TrainingLength::Tokens(DEFAULT_TRAINING_TOKENS)),
@@ -72,9 +75,11 @@ impl Context<'_> {
             .into_iter()
             .find(|metric| asked(metric));
         let lost = Some(TOKEN_ACCURACY_LOST_PERCENT).filter(|metric| asked(metric));
+        let strays = Some(BASE_KL).filter(|metric| asked(metric));
         for (key, is_on, wanted) in [
             ("accuracy_check", evaluation.accuracy_check, compared),
             ("fp32_training", evaluation.fp32_training, lost),
+            ("base_kl", evaluation.base_kl, strays),
         ] {
             let keys = ["trial", "evaluation", key];
             if let Some(metric) = wanted.filter(|_| self.document.has(&keys) && !is_on) {
@@ -88,8 +93,14 @@ impl Context<'_> {
         Ok(AccuracyPlan {
             check: evaluation.accuracy_check || compared.is_some(),
             fp32_training: evaluation.fp32_training || lost.is_some(),
+            retained_loss: file.data.as_ref().is_some_and(|data| !data.retain.is_empty()),
+            base_kl: evaluation.base_kl || strays.is_some(),
             score: score.map(Box::new),
-            is_required: compared.is_some() || lost.is_some() || scores,
+            is_required: compared.is_some()
+                || lost.is_some()
+                || strays.is_some()
+                || asked(RETAINED_LOSS_INCREASE)
+                || scores,
         })
     }
 

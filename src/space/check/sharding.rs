@@ -36,6 +36,13 @@ impl Context<'_> {
                     .to_owned(),
             ));
         }
+        if plan.measure.as_ref().is_some_and(|measure| measure.serve.is_some()) {
+            return Err(rejected(
+                "`sharding: full` does not go with `serve` and `serve_ms_per_token` so far, since no rank has a whole model to serve; \
+                 leave one of the two out"
+                    .to_owned(),
+            ));
+        }
         let mut recipe = base.clone();
         recipe.batch.sharding = Sharding::Full;
         // Where there is a choice of devices, one is enough for those that are not about devices.

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use super::objective::follow_loss;
 use super::parameter::Parameters;
 use super::score::score_metrics;
+use super::serve::limit_serving;
 use super::{Context, ReadOptions};
 use crate::space::SpaceError;
 use crate::space::file::{BudgetEntry, SamplerEntry, StudyFile};
@@ -102,6 +103,7 @@ fn study_of(document: Document, options: ReadOptions, asked: Option<Backend>) ->
     let mut plan = context.plan(&file, score, &objectives, &constraints, trains)?;
     if trains {
         follow_loss(&objectives, &constraints, &mut parameters.space);
+        limit_serving(&objectives, &constraints, &plan, &mut parameters.space);
     }
     if let Some(target) = &target {
         target.take_over(&mut objectives, &mut constraints, &mut parameters.space);

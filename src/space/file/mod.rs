@@ -6,6 +6,7 @@ mod fidelity;
 mod name_or_map;
 mod parameter;
 mod score;
+mod serve;
 mod study_file;
 mod track;
 mod warm_start;
@@ -14,6 +15,7 @@ pub use entries::Entries;
 pub use fidelity::{ConfirmDetails, ConfirmEntry, PrunerDetails, PrunerEntry, StopDetails, StopEntry};
 pub use parameter::{DetailedParameter, FileValue, Number, ParameterEntry};
 pub use score::ScoreEntry;
+pub use serve::ServeEntry;
 pub use study_file::{
     BackendEntry, BackendKeys, BudgetEntry, EvaluationEntry, ObjectiveDetails, ObjectiveEntry, SamplerDetails,
     SamplerEntry, StudyFile, TrialEntry, TrlKeys,

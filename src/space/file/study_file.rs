@@ -13,7 +13,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use super::name_or_map::name_or_map;
 use super::{
     Bytes, ConfirmEntry, Count, Entries, FileValue, HourlyPrice, ParameterEntry, PrunerEntry, ScoreEntry, Seconds,
-    StopEntry, TrackEntry, WarmStartEntry,
+    ServeEntry, StopEntry, TrackEntry, WarmStartEntry,
 };
 use crate::space::loader::Loader;
 use crate::space::recipe_metrics::RECIPE_METRICS;
@@ -58,6 +58,9 @@ pub struct StudyFile {
     pub trial: TrialEntry,
     /// Answers that each trained model generates to held-out prompts, and what scores them.
     pub score: Option<ScoreEntry>,
+    /// Load under which each setting's model is served: metric `serve_ms_per_token`. Default: one sequence with the adapter beside
+    /// the base weights, where an objective or a constraint asks for it.
+    pub serve: Option<ServeEntry>,
     /// How long the exported recipe trains, and how often it evaluates; trials themselves follow `trial`. With `length: auto` the
     /// search finds how long: until more training no longer pays.
     pub training: Option<TrainingSettings<StudyLength>>,
@@ -126,8 +129,8 @@ impl ObjectiveEntry {
 #[serde(deny_unknown_fields)]
 pub struct ObjectiveDetails {
     /// `throughput`, `peak_memory`, `loss`, `token_accuracy`, `token_accuracy_lost_percent`, `loss_kept_percent`,
-    /// `top1_agreement_percent`, `reward_accuracy` and `reward_margin` of preferences, what `score` measures, or any metric that a command
-    /// backend reports.
+    /// `top1_agreement_percent`, `retained_loss_increase` of `data.retain`, `base_kl`, `reward_accuracy` and `reward_margin` of
+    /// preferences, `serve_ms_per_token`, what `score` measures, or any metric that a command backend reports.
     pub metric: String,
     /// Default: `maximize` for throughput and accuracies, `minimize` for anything else.
     pub direction: Option<Direction>,
@@ -192,6 +195,9 @@ pub struct EvaluationEntry {
     /// Trains each setting in fp32 too, as long and on the same rows, and compares the accuracies: metric
     /// `token_accuracy_lost_percent`. Default: on where an objective or a constraint asks for it.
     pub fp32_training: bool,
+    /// Compares each trained model's next-token distributions with those of the model before the training, on that model's own
+    /// continuations of held-out prompts: metric `base_kl`. Default: on where an objective or a constraint asks for it.
+    pub base_kl: bool,
 }
 
 /// Budget of a study: it ends at whichever comes first.

@@ -24,10 +24,11 @@ pub(super) fn identity_of(definition: &serde_json::Value) -> serde_json::Value {
 }
 
 /// Pointers to the values of a definition that say where files lie.
-pub(super) const PLACES: [&str; 5] = [
+pub(super) const PLACES: [&str; 6] = [
     "/settings/base/model",
     "/settings/base/data/train",
     "/settings/base/data/held_out",
+    "/settings/base/data/retain",
     "/settings/base/data/chat_template",
     "/settings/backend/folder",
 ];

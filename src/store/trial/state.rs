@@ -98,7 +98,11 @@ mod tests {
     #[test]
     fn a_failure_without_a_finite_loss_can_be_read_back() {
         let state = |loss| TrialState::Failed {
-            reason: FailReason::Diverged { at_step: 3, loss },
+            reason: FailReason::Diverged {
+                at_step: 3,
+                loss,
+                cause: None,
+            },
             metrics: Metrics::default(),
         };
         let columns = StateColumns::new(&state(Some(f64::NAN))).unwrap();

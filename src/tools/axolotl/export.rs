@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::keys::{LIGER, LIGER_KERNELS, NO_WARMUP};
+use super::keys::{LIGER, LIGER_KERNELS};
 use crate::tools::Tool;
 use crate::tools::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, on_hub};
 use crate::tools::export::hf_trainer::TrainerWords;
@@ -48,13 +48,7 @@ pub(super) const EXPORT: ExportRow = ExportRow {
         batch(&mut draft);
         let words = draft.optimizer_words();
         draft.keys(words);
-        let mut words = draft.course_words(WORDS);
-        let none = words
-            .iter_mut()
-            .find(|(key, value)| key.starts_with("warmup") && value.as_f64() == Some(0.0));
-        if let Some(none) = none {
-            *none = (WORDS.warmup_share, json!(NO_WARMUP));
-        }
+        let words = draft.course_words(WORDS);
         draft.keys(words);
         draft.say_seed("seed");
         draft.key("logging_steps", 1);

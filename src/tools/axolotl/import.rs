@@ -1,8 +1,9 @@
 //! axolotl's YAML.
 
+use std::path::PathBuf;
+
 use serde_json::Value;
 
-use super::keys::NO_WARMUP;
 use super::memory;
 use crate::tools::Tool;
 use crate::tools::import::data::{hub_set, located, rename};
@@ -131,15 +132,15 @@ fn course(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
 
 /// The warm-up that axolotl takes where neither key says one: 3% of the steps, or 100 where that is less.
 fn warmup(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
     // The Trainer's schedule of that name has none.
-    let has_none = reader.keys.text("lr_scheduler")?.as_deref() == Some("constant");
-    let schedule = &mut reader.recipe.schedule;
-    if schedule.warmup == 0.0 && !has_none {
-        schedule.warmup = 0.03;
-        reader.said("warmup");
-    } else if schedule.warmup <= NO_WARMUP {
-        schedule.warmup = 0.0;
+    let has_none = keys.text("lr_scheduler")?.as_deref() == Some("constant");
+    if keys.has("warmup_steps") || keys.has("warmup_ratio") || has_none {
+        return Ok(());
     }
+    reader.recipe.schedule.warmup = 0.03;
+    reader.said("warmup");
+    reader.later.most_warmup_steps = Some(100);
     Ok(())
 }
 
@@ -148,12 +149,15 @@ fn special_tokens(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let Some(part) = reader.keys.part("special_tokens", "special_tokens.") else {
         return Ok(());
     };
-    for key in ["bos_token", "eos_token", "additional_special_tokens"] {
-        if let Some(said) = part.raw(key) {
-            reader.note(format!(
-                "`special_tokens.{key}: {said}` is not carried over: the tokenizer's own is taken here"
-            ));
-        }
+    let named = ["bos_token", "eos_token", "additional_special_tokens"]
+        .into_iter()
+        .filter_map(|key| Some(format!("{key}: {}", part.raw(key)?)));
+    let named: Vec<String> = named.collect();
+    if !named.is_empty() {
+        reader.note(format!(
+            "`special_tokens: {{{}}}` is not carried over: the tokenizer's own are taken here",
+            named.join(", ")
+        ));
     }
     Ok(())
 }
@@ -372,15 +376,11 @@ fn template(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
 
 fn held_out(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
-    let mut all = Vec::new();
+    let mut all: Vec<PathBuf> = Vec::new();
     for set in keys.items("test_datasets", "test_datasets.") {
         all.extend(reader.files_of_set(&set, "path", "test_datasets.path")?);
     }
     let share = reader.held_out_share(keys, "val_set_size")?;
-    reader.recipe.data.held_out = match (share, all.len()) {
-        (Some(share), _) => HeldOut::Fraction(share),
-        (None, 1) => HeldOut::File(all.remove(0)),
-        (None, _) => HeldOut::Files(all),
-    };
+    reader.recipe.data.held_out = share.map_or_else(|| all.into(), HeldOut::Fraction);
     Ok(())
 }

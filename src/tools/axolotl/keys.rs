@@ -8,9 +8,6 @@ use peft_tune_core::recipe::{
     AdapterInit, AttentionImplementation, Checkpointing, OptimizerKind, Precision, TargetPreset,
 };
 
-/// Share of a warm-up that comes to no step. Where a file has none, or one of 0, axolotl warms up for 3% of the steps.
-pub(super) const NO_WARMUP: f64 = 1e-9;
-
 pub(super) const KEYS: ToolKeys = ToolKeys {
     settings: &[
         ("rank", "lora_r"),

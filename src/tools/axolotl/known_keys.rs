@@ -1,10 +1,10 @@
-//! Keys of axolotl's schema (0.4 to 0.18) that no recipe has, with those of its plugins.
+//! Keys of axolotl's schema (0.4 to 0.19) that no recipe has, with those of its plugins.
 
 use crate::tools::known_keys::{KnownKeys, ToldKey, costly, learnt};
 use crate::tools::training_arguments;
 
 pub(super) const KNOWN: KnownKeys = KnownKeys {
-    version: "0.18",
+    version: "0.19",
     silent: &[
         SILENT,
         SILENT_OF_LOGS,
@@ -36,7 +36,7 @@ const SILENT: &str = "
     qgalore_update_proj_gap qgalore_scale qgalore_proj_type qgalore_proj_quant qgalore_proj_bits
     qgalore_proj_group_size qgalore_cos_threshold qgalore_gamma_proj qgalore_queue_size lr_div_factor
     torch_compile_backend torch_compile_mode
-    liger_rms_norm_gated liger_layer_norm liger_use_token_scaling";
+    liger_rms_norm_gated liger_layer_norm liger_use_token_scaling liger_kernel_impl";
 
 /// Keys of trackers, servers and samples.
 const SILENT_OF_LOGS: &str = "
@@ -188,6 +188,11 @@ const TOLD: &[ToldKey] = &[
         "some ops of a layer are kept and not recomputed there",
     ),
     costly("layer_offloading", "weights of layers lie in the host's memory there"),
+    costly("fp8_config", "products are in FP8 there, by settings of their own"),
+    costly(
+        "ple_cpu_offload",
+        "tables of embeddings that layers read lie in the host's memory there",
+    ),
     costly("tiled_mlp", "MLPs are computed in tiles there"),
     costly("s2_attention", "attention is shifted (S2) there"),
     costly("gemma4_hybrid_attn_impl", "attention is computed in two ways there"),

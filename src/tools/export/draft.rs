@@ -62,8 +62,8 @@ impl<'a> Draft<'a> {
             yaml: TargetYaml::default(),
             tool,
             warnings: dropout.into_iter().map(|told| Warning::new("model", told)).collect(),
-            // Every header says how many processes to start.
-            said: ["batch.devices"].into(),
+            // Every header says how many processes to start, and nothing is trained on retained rows.
+            said: ["batch.devices", "data.retain"].into(),
         }
     }
 

@@ -93,14 +93,33 @@ pub(in crate::tools) fn files(keys: &Keys<'_>, key: &str) -> Vec<PathBuf> {
 
 /// A split of a data set of the hub as a file names it; `None` where that is no id.
 pub(in crate::tools) fn hub_set(id: &str, configuration: Option<String>, split: Option<&str>) -> Option<PathBuf> {
-    let split = split.map(str::trim).filter(|split| !["", "train"].contains(split));
-    hub_address(HubDataSet {
+    hub_split(id, None, configuration, split.unwrap_or_default())
+}
+
+/// The address of a split of a data set of the hub; `None` where its parts make none. `train`, the usual one, is left out.
+pub(in crate::tools) fn hub_split(
+    id: &str,
+    revision: Option<String>,
+    configuration: Option<String>,
+    split: &str,
+) -> Option<PathBuf> {
+    let split = Some(split.trim()).filter(|split| !["", "train"].contains(split));
+    address(HubDataSet {
         id: id.to_owned(),
-        revision: None,
+        revision,
         part: HubPart::Split {
             configuration,
             split: split.map(str::to_owned),
         },
+    })
+}
+
+/// The address of a file of a data set of the hub; `None` where its parts make none.
+pub(in crate::tools) fn hub_file(id: &str, revision: Option<String>, file: String) -> Option<PathBuf> {
+    address(HubDataSet {
+        id: id.to_owned(),
+        revision,
+        part: HubPart::File(file),
     })
 }
 
@@ -117,22 +136,15 @@ pub(in crate::tools) fn on_hub(set: &Keys<'_>, key: &str) -> Result<Vec<PathBuf>
     let revision = set.text("revision")?;
     let splits = set.text("split")?.unwrap_or_default();
     let of_split = |split: &str| {
-        let split = split.split('[').next().unwrap_or_default().trim();
-        hub_address(HubDataSet {
-            id: id.clone(),
-            revision: revision.clone(),
-            part: HubPart::Split {
-                configuration: configuration.clone(),
-                split: (!["", "train"].contains(&split)).then(|| split.to_owned()),
-            },
-        })
+        let split = split.split('[').next().unwrap_or_default();
+        hub_split(&id, revision.clone(), configuration.clone(), split)
     };
     let found: Option<Vec<PathBuf>> = splits.split('+').map(of_split).collect();
     Ok(found.unwrap_or_default())
 }
 
 /// The address of a data set of the hub; `None` where its parts make none.
-pub(in crate::tools) fn hub_address(set: HubDataSet) -> Option<PathBuf> {
+fn address(set: HubDataSet) -> Option<PathBuf> {
     let path = PathBuf::from(set.to_string());
     HubDataSet::of(&path)
         .is_some_and(|read| read == Ok(set))

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::data::{Split, files, hub_address, is_file, located, on_hub, train_names};
+use super::data::{Split, files, hub_file, is_file, located, on_hub, train_names};
 use super::{Keys, Reader, StackFileError};
-use peft_tune_core::recipe::{DataFormat, HubDataSet, HubPart, TemplateTargets, TrainingData, TrainingSet};
+use peft_tune_core::recipe::{DataFormat, TemplateTargets, TrainingData, TrainingSet};
 
 /// What a row of a data set is, with the names of its columns.
 pub(in crate::tools) type Layout = (DataFormat, BTreeMap<String, String>);
@@ -121,12 +121,6 @@ impl Reader<'_> {
 /// Files of a repository of the hub that a data set names beside its id; `None` where that is no id, or one of them no file there.
 fn files_on_hub(set: &Keys<'_>, id: &str) -> Result<Option<Vec<PathBuf>>, StackFileError> {
     let revision = set.text("revision")?;
-    let of_file = |name: String| {
-        hub_address(HubDataSet {
-            id: id.to_owned(),
-            revision: revision.clone(),
-            part: HubPart::File(name),
-        })
-    };
+    let of_file = |name: String| hub_file(id, revision.clone(), name);
     Ok(train_names(set, "data_files").into_iter().map(of_file).collect())
 }

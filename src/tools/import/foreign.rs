@@ -17,7 +17,7 @@ struct Foreign {
     instead: &'static str,
 }
 
-const ALL: [Foreign; 4] = [
+const ALL: [Foreign; 7] = [
     Foreign {
         title: "LLaMA-Factory's newer form (v1)",
         keys: [
@@ -37,7 +37,7 @@ const ALL: [Foreign; 4] = [
     Foreign {
         title: "litgpt",
         keys: [
-            &["checkpoint_dir"],
+            &["checkpoint_dir", "initial_checkpoint_dir"],
             &["quantize", "lora_query", "train", "data", "out_dir", "logger_name"],
         ],
         commands: &["litgpt finetune", "litgpt pretrain"],
@@ -50,13 +50,58 @@ const ALL: [Foreign; 4] = [
         instead: "write a script that calls unsloth's functions with its values, or a study by `peft-tune init`",
     },
     Foreign {
+        title: "unsloth's studio",
+        keys: [&["training"], &["lora"]],
+        commands: &[],
+        instead: "write a script that calls unsloth's functions with its values, or a study by `peft-tune init`",
+    },
+    Foreign {
         title: "ms-swift",
         keys: [
-            &["train_type", "tuner_type", "sft_type"],
+            &["train_type", "tuner_type", "sft_type", "rlhf_type", "sampler_engine"],
             &["model", "dataset", "model_type", "model_id_or_path"],
         ],
-        commands: &["swift sft", "swift pt", "swift rlhf"],
+        commands: &[
+            "swift sft",
+            "swift pt",
+            "swift rlhf",
+            "swift infer",
+            "swift deploy",
+            "swift rollout",
+            "swift export",
+            "swift eval",
+            "swift app",
+            "swift sample",
+            "megatron sft",
+            "megatron pt",
+            "megatron rlhf",
+            "megatron export",
+        ],
         instead: "write a config of TRL or LLaMA-Factory with its values, which have most of its keys, or a study by `peft-tune init`",
+    },
+    Foreign {
+        title: "accelerate",
+        keys: [
+            &["compute_environment", "distributed_type"],
+            &["num_processes", "num_machines", "mixed_precision"],
+        ],
+        commands: &[],
+        instead: "give the file of the training that it launches, and what devices share by `--devices` and `--sharing` of \
+                  `plan --check`",
+    },
+    Foreign {
+        title: "DeepSpeed",
+        keys: [
+            &["zero_optimization"],
+            &[
+                "train_batch_size",
+                "train_micro_batch_size_per_gpu",
+                "gradient_clipping",
+            ],
+        ],
+        commands: &[],
+        instead: "give the file of the training that names it, and what devices share by `--devices` and `--sharing` of \
+                  `plan --check`",
     },
 ];
 
@@ -129,6 +174,32 @@ mod tests {
             (
                 "python unsloth/unsloth-cli.py --model_name m --r 64 --load_in_4bit --max_seq_length 512\n",
                 "unsloth-cli",
+                "a script",
+            ),
+            (
+                "model_name: m\ninitial_checkpoint_dir: c\ntrain:\n  micro_batch_size: 1\n",
+                "litgpt",
+                "TRL",
+            ),
+            ("rlhf_type: grpo\nmodel: m\nlearning_rate: 1e-6\n", "ms-swift", "TRL"),
+            (
+                "NPROC_PER_NODE=2 megatron sft --model m --lora_rank 8 --micro_batch_size 1\n",
+                "ms-swift",
+                "TRL",
+            ),
+            (
+                "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\n",
+                "accelerate",
+                "--sharing",
+            ),
+            (
+                r#"{"train_batch_size": "auto", "zero_optimization": {"stage": 3}}"#,
+                "DeepSpeed",
+                "--sharing",
+            ),
+            (
+                "training:\n  learning_rate: 1e-4\nlora:\n  lora_r: 8\n",
+                "unsloth's studio",
                 "a script",
             ),
             (

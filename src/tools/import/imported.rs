@@ -105,4 +105,6 @@ pub struct AskedLater {
     pub evaluations_per_epoch: Option<f64>,
     /// Share of all steps between two evaluations.
     pub evaluation_share: Option<f64>,
+    /// Most steps of a warm-up that the file does not say.
+    pub most_warmup_steps: Option<u64>,
 }

@@ -11,8 +11,9 @@ impl Imported {
         self.read_share(asked.read, rows);
         let read = rows.map(|rows| rows.min(self.recipe.data.max_rows.unwrap_or(usize::MAX) as u64));
         self.hold_out(asked.held_out, read);
-        let trained = read.map(|rows| rows - held_out_of(&self.recipe.data.held_out, rows));
+        let trained = read.map(|rows| rows - self.recipe.data.held_out.count_of(rows));
         self.evaluate(&asked, trained);
+        self.bound_warmup(asked.most_warmup_steps, trained);
         trained
     }
 
@@ -53,12 +54,8 @@ impl Imported {
 
     /// Takes the steps between two evaluations.
     fn evaluate(&mut self, asked: &AskedLater, trained: Option<u64>) {
-        let epochs = trained.map(|rows| EpochSteps::new(rows, &self.recipe.batch));
-        let steps = match self.recipe.training.length {
-            TrainingLength::Steps(steps) => Some(steps),
-            TrainingLength::Epochs(count) => epochs.map(|epochs| epochs.of_epochs(count)),
-            TrainingLength::Tokens(_) => None,
-        };
+        let epochs = self.epochs(trained);
+        let steps = self.steps(trained);
         let of_epoch = |times: f64| epochs.map(|epochs| epochs.per_epoch() as f64 / times);
         let of_all = |share: f64| steps.map(|steps| steps as f64 * share);
         let between = match (asked.evaluations_per_epoch, asked.evaluation_share) {
@@ -69,21 +66,47 @@ impl Imported {
         match between {
             Some(between) => self.recipe.training.evaluate_every = Some((between.ceil() as u64).max(1)),
             None => {
-                let told = untold("evaluations are counted in an epoch there", "training.evaluate_every");
-                self.notes.push(told);
+                self.notes.push(
+                    "evaluations are counted by epochs there, and how many steps one has is not known here: write \
+                     `training.evaluate_every`"
+                        .to_owned(),
+                );
             }
+        }
+    }
+
+    /// Takes no more steps to warm up than the tool does where the file says nothing of them.
+    fn bound_warmup(&mut self, most: Option<u64>, trained: Option<u64>) {
+        let Some(most) = most else { return };
+        let share = self.recipe.schedule.warmup;
+        match self.steps(trained) {
+            Some(steps) if share * steps as f64 > most as f64 => self.recipe.schedule.warmup = most as f64,
+            Some(_) => {}
+            None => self.notes.push(format!(
+                "no warm-up is written: {} takes {}% of the steps, {most} of them at the most; how many steps there are is not known \
+                 here, and the share is taken (`warmup`)",
+                self.tool.title(),
+                (share * 1e4).round() / 100.0
+            )),
+        }
+    }
+
+    /// Steps of the epochs of so many rows. How many packed ones those are is not known.
+    fn epochs(&self, trained: Option<u64>) -> Option<EpochSteps> {
+        let rows = trained.filter(|_| !self.recipe.batch.packing)?;
+        Some(EpochSteps::new(rows, &self.recipe.batch))
+    }
+
+    /// Steps of the training, as far as its rows tell.
+    fn steps(&self, trained: Option<u64>) -> Option<u64> {
+        match self.recipe.training.length {
+            TrainingLength::Steps(steps) => Some(steps),
+            TrainingLength::Epochs(count) => Some(self.epochs(trained)?.of_epochs(count)),
+            TrainingLength::Tokens(_) => None,
         }
     }
 }
 
 fn untold(what: &str, key: &str) -> String {
     format!("{what}, and the number of rows is not known here: write `{key}`")
-}
-
-/// Rows of so many that are held out as a share of them, as the engine rounds it.
-fn held_out_of(held_out: &HeldOut, rows: u64) -> u64 {
-    match held_out {
-        HeldOut::Fraction(fraction) if rows >= 2 => ((rows as f64 * fraction).round() as u64).clamp(1, rows - 1),
-        HeldOut::Fraction(_) | HeldOut::File(_) | HeldOut::Files(_) => 0,
-    }
 }

@@ -4,7 +4,7 @@
 const SHOWN: usize = 60;
 
 /// The words of a text on one line, shortened.
-pub(super) fn on_one_line(text: &str) -> String {
+pub(in crate::tools) fn on_one_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", &line[..end]),

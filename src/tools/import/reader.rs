@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::interpolation::refers_to;
 use super::passed_over::{Concern, PassedOver};
+use super::script_options::merged;
 use super::{AskedLater, Imported, Keys, Script, StackFileError};
 use crate::tools::known_keys::is_off;
 use crate::tools::{Tool, optimizer_called};
@@ -100,7 +101,6 @@ impl<'a> Reader<'a> {
     pub(in crate::tools) fn of_script(keys: &'a Keys<'a>, script: &'a Script, tools: [Tool; 2]) -> Self {
         let mut reader = Self {
             script: Some(script),
-            text: &script.code,
             ..Self::new(keys, tools)
         };
         for note in &script.notes {
@@ -201,11 +201,14 @@ impl<'a> Reader<'a> {
 
     /// What was read of a file whose tool was told so, with the keys that were not.
     pub(in crate::tools) fn finish(mut self, told_by: &'static str) -> Imported {
-        for (key, what) in WITHOUT {
-            if self.keys.raw(key).is_some_and(|value| !is_off(value)) {
-                self.notes.push(format!("`{key}` is left out: {what}"));
-            }
-        }
+        let is_on = |key: &str| self.keys.raw(key).is_some_and(|value| !is_off(value));
+        let mut left_out: Vec<(&str, &str)> = WITHOUT.into_iter().filter(|(key, _)| is_on(key)).collect();
+        // Two keys of one thing are told once.
+        left_out.dedup_by_key(|(_, what)| *what);
+        let left_out = left_out
+            .iter()
+            .map(|(key, what)| format!("`{key}` is left out: {what}"));
+        self.notes.extend(left_out);
         self.assume_more();
         self.pass_over();
         let PassedOver {
@@ -229,9 +232,9 @@ impl<'a> Reader<'a> {
             silent,
             uncounted: unknown.iter().filter(|key| !of_rows(key)).cloned().collect(),
             unread: unknown,
-            notes: self.notes,
-            data_notes: self.data_notes,
-            assumed: [uncounted, self.assumed].concat(),
+            notes: merged(self.notes),
+            data_notes: merged(self.data_notes),
+            assumed: merged([uncounted, self.assumed].concat()),
         }
     }
 

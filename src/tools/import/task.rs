@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::command_line::CommandLine;
 use super::task_row::{Task, TaskRow};
-use super::task_table::{NO_COMMAND, NO_TRAINING, SCRIPTS, TASKS, UNNAMED};
+use super::task_table::{NO_COMMAND, NO_TRAINING, OF_TRAININGS, SCRIPTS, TASKS, TRAIN, UNNAMED};
 use super::{Keys, Script, StackFileError};
 use crate::tools::Tool;
 use peft_tune_core::recipe::TrainerKind;
@@ -56,7 +56,10 @@ pub(super) fn trainer_of(
     let named = by_command.into_iter().chain(by_keys).find_map(Task::trainer);
     match named {
         Some(trainer) => Ok(FoundTask { trainer, note: None }),
-        None if tool == Tool::Trl => unnamed(keys),
+        None if tool == Tool::Trl => {
+            says_training(keys, &command)?;
+            unnamed(keys)
+        }
         None => Ok(FoundTask::SFT),
     }
 }
@@ -98,6 +101,20 @@ fn command_of(text: &str, started: &[String]) -> Vec<String> {
     }
 }
 
+/// Refuses a script that neither its name nor an option calls a training.
+fn says_training(keys: &Keys<'_>, started: &[String]) -> Result<(), StackFileError> {
+    let [script] = started else { return Ok(()) };
+    let is_named = pieces(script).any(|piece| TRAIN.iter().any(|word| piece.contains(word)));
+    if is_named || OF_TRAININGS.iter().any(|key| keys.has(key)) {
+        return Ok(());
+    }
+    Err(StackFileError::OtherTask {
+        location: keys.path().display().to_string(),
+        what: format!("`{script}` is started without an option of a training"),
+        instead: GIVE_ANOTHER,
+    })
+}
+
 /// The trainer of a file of TRL that does not name one: by keys that several have and by the file's name, or that of answers.
 fn unnamed(keys: &Keys<'_>) -> Result<FoundTask, StackFileError> {
     let row = UNNAMED.iter().find(|row| row.holds(keys));
@@ -134,7 +151,7 @@ fn task_of_command(started: &[String]) -> Option<Task> {
         }
         [script] => {
             let pieces = || pieces(script);
-            let is_training = pieces().any(|piece| ["train", "finetune", "sft"].contains(&piece.as_str()));
+            let is_training = pieces().any(|piece| TRAIN.contains(&piece.as_str()));
             let no_training = NO_TRAINING.iter().filter(|_| !is_training);
             let other = no_training
                 .chain(SCRIPTS)

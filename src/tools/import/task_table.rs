@@ -167,6 +167,13 @@ const TRL: &[TaskRow] = &[
     row("cpo_alpha", Anything, OTHER_LOSS),
     row("simpo_gamma", Anything, OTHER_LOSS),
     row("prompt_sample_size", Anything, OTHER_LOSS),
+    // An argument of unsloth's functions.
+    row("qat_scheme", Anything, ROUNDED),
+    row(
+        "use_adalora",
+        Anything,
+        Other("trains adapters whose ranks change (AdaLoRA), which no recipe has"),
+    ),
     row("lora_task_type", Word(&["SEQ_CLS", "TOKEN_CLS"]), SORTS),
     row("rpo_alpha", Anything, MORE_LOSS),
     row("ld_alpha", Anything, OTHER_LOSS),
@@ -212,7 +219,19 @@ pub(super) const NO_COMMAND: Task = Other("has no training of that name");
 /// Words in the names of scripts that train something else.
 pub(super) const SCRIPTS: &[(&[&str], Task)] = &[
     (
-        &["vlm", "vl", "vision", "multimodal", "video", "audio", "llava"],
+        &[
+            "vlm",
+            "vl",
+            "vision",
+            "multimodal",
+            "video",
+            "audio",
+            "llava",
+            "whisper",
+            "speech",
+            "dreambooth",
+            "controlnet",
+        ],
         IMAGES,
     ),
     (&["rm", "rewards"], Like("reward")),
@@ -233,6 +252,28 @@ pub(super) const NO_TRAINING: &[(&[&str], Task)] = &[
     (&["merge", "export"], MERGES),
     (&["quantize", "quantization"], QUANTIZES),
     (&["preprocess", "tokenize"], PREPARES),
+];
+
+/// Words in the names of scripts that train.
+pub(super) const TRAIN: &[&str] = &["train", "finetune", "sft"];
+
+/// Options by which a script of any name trains.
+pub(super) const OF_TRAININGS: &[&str] = &[
+    "do_train",
+    "use_peft",
+    "use_peft_lora",
+    "learning_rate",
+    "lr_scheduler_type",
+    "optim",
+    "num_train_epochs",
+    "max_steps",
+    "per_device_train_batch_size",
+    "per_gpu_train_batch_size",
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+    "dataset_name",
+    "max_length",
+    "max_seq_length",
 ];
 
 const fn row(key: &'static str, says: Says, task: Task) -> TaskRow {

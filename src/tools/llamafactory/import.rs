@@ -144,11 +144,7 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     };
     data.max_rows = keys.count("max_samples")?.map(|rows| rows as usize);
     let share = reader.held_out_share(keys, "val_size")?;
-    reader.recipe.data.held_out = match (share, held_out.as_slice()) {
-        (Some(share), _) => HeldOut::Fraction(share),
-        (None, [one]) => HeldOut::File(one.clone()),
-        (None, _) => HeldOut::Files(held_out),
-    };
+    reader.recipe.data.held_out = share.map_or_else(|| held_out.into(), HeldOut::Fraction);
     if let Some(template) = keys.text("template")? {
         reader.unknown_word("template", &template, "the tokenizer's own chat template");
     }

@@ -11,6 +11,7 @@ pub(super) const KNOWN: KnownKeys = KnownKeys {
         SILENT_OF_OTHER_METHODS,
         SILENT_BESIDE_LANGUAGE,
         SILENT_OF_INFERENCE,
+        SILENT_OF_MEGATRON,
         training_arguments::SILENT,
         training_arguments::SILENT_OF_FSDP,
     ],
@@ -48,13 +49,20 @@ const SILENT_OF_OTHER_METHODS: &str = "
     apollo_layerwise apollo_scale_front
     badam_mode badam_start_block badam_switch_mode badam_switch_interval badam_update_ratio badam_mask_mode
     badam_switch_block_every badam_verbose asft_alpha eaft_alpha fp8_backend fp8_enable_fsdp_float8_all_gather
-    kt_weight_path kt_expert_checkpoint_path kt_use_lora_experts kt_lora_expert_num
+    kt_config kt_cpu_activation kt_non_expert_weight_path kt_weight_path kt_expert_checkpoint_path kt_use_lora_experts kt_lora_expert_num
     kt_lora_expert_intermediate_size";
 
 /// Keys of images, videos and sounds.
 const SILENT_BESIDE_LANGUAGE: &str = "
     image_max_pixels image_min_pixels image_resolution image_do_pan_and_scan crop_to_patches video_max_pixels
     video_min_pixels video_resolution video_fps video_maxlen use_audio_in_video audio_sampling_rate";
+
+/// Keys of Megatron's own kernels, communication and files.
+const SILENT_OF_MEGATRON: &str = "
+    sequence_parallel virtual_pipeline_model_parallel_size bias_activation_fusion apply_rope_fusion
+    masked_softmax_fusion cross_entropy_loss_fusion use_distributed_optimizer overlap_param_gather overlap_grad_reduce
+    moe_grouped_gemm moe_token_dispatcher_type recompute_method recompute_num_layers mixed_precision
+    use_packed_sequences export_hf_on_finish megatron_pretrained_checkpoint extra_config";
 
 /// Keys of generation, export and inference.
 const SILENT_OF_INFERENCE: &str = "
@@ -114,5 +122,13 @@ const TOLD: &[ToldKey] = &[
     costly("fp8", "products are in FP8 there"),
     costly("use_kt", "experts are computed on the host there"),
     costly("use_mca", "Megatron trains there"),
+    costly("tensor_model_parallel_size", "Megatron shares tensors out there").unless(&["1"]),
+    costly("pipeline_model_parallel_size", "Megatron shares layers out there").unless(&["1"]),
+    costly("expert_model_parallel_size", "Megatron shares experts out there").unless(&["1"]),
+    costly("context_parallel_size", "Megatron shares sequences out there").unless(&["1"]),
+    costly(
+        "recompute_granularity",
+        "Megatron recomputes layers in its own way there",
+    ),
     costly("use_hyper_parallel", "HyperParallel shares weights out there"),
 ];

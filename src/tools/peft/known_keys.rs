@@ -1,9 +1,9 @@
-//! Keys of PEFT's `LoraConfig` (0.10 to 0.20) that no recipe has.
+//! Keys of PEFT's `LoraConfig` (0.10 to 0.21) that no recipe has.
 
 use crate::tools::known_keys::{KnownKeys, ToldKey, costly, learnt};
 
 pub(super) const KNOWN: KnownKeys = KnownKeys {
-    version: "0.20",
+    version: "0.21",
     silent: &[SILENT],
     told: &[TOLD],
 };

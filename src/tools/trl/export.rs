@@ -172,12 +172,7 @@ fn data(
     if let Some(template) = written.as_ref().or(data.chat_template.as_ref()) {
         draft.key("chat_template_path", template.to_string_lossy().into_owned());
     }
-    if !data.columns.is_empty() {
-        draft.warn(
-            "data.columns",
-            "TRL renames no columns; let the rows be written for it, without --no-data",
-        );
-    }
+    warn_of_columns(draft, data);
     targets(draft, data);
     Ok(card)
 }
@@ -191,6 +186,10 @@ fn of_preferences(draft: &mut Draft<'_>, data: &DataSettings) {
             "TRL's trainers of preferences take the chat template of the model's tokenizer alone; put it there",
         );
     }
+    warn_of_columns(draft, data);
+}
+
+fn warn_of_columns(draft: &mut Draft<'_>, data: &DataSettings) {
     if !data.columns.is_empty() {
         draft.warn(
             "data.columns",

@@ -132,6 +132,7 @@ fn usual_of_script(reader: &mut Reader<'_>, script: &Script) {
 /// Takes the rows of a script, and which tokens of them count.
 fn rows_of_script(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     reader.rows_of_script();
+    template_file(reader)?;
     let keys = reader.keys;
     let is_plain = reader
         .script
@@ -190,12 +191,12 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             train.push(folder);
         } else if let Some(files) = SplitFiles::of_folder(&folder, [&training, &evaluation]) {
             train.extend(files.train);
-            reader.recipe.data.held_out = held_out_of(files.held_out);
+            reader.recipe.data.held_out = files.held_out.into();
         } else if let Some(on_hub) = hub_set(&name, configuration.clone(), Some(&training)) {
             train.push(on_hub);
             let evaluates = keys.text("eval_strategy")?.is_some_and(|strategy| strategy != "no");
             let evaluated = hub_set(&name, configuration, Some(&evaluation)).filter(|_| evaluates);
-            reader.recipe.data.held_out = held_out_of(evaluated.into_iter().collect());
+            reader.recipe.data.held_out = Vec::from_iter(evaluated).into();
         } else {
             reader.not_a_file("dataset_name", &name);
         }
@@ -205,6 +206,14 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
 }
 
 fn template(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    template_file(reader)?;
+    let field = reader.keys.text("dataset_text_field")?;
+    rename(&mut reader.recipe.data, "text", field);
+    Ok(())
+}
+
+/// The chat template of a file that is named.
+fn template_file(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
     if let Some(path) = keys.text("chat_template_path")? {
         let file = located(keys.path(), &path);
@@ -215,17 +224,7 @@ fn template(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
             false => reader.unknown_word("chat_template_path", &path, "the tokenizer's own template"),
         }
     }
-    let field = keys.text("dataset_text_field")?;
-    rename(&mut reader.recipe.data, "text", field);
     Ok(())
-}
-
-/// Held-out rows in files; nothing is said of them where there is none.
-fn held_out_of(mut files: Vec<PathBuf>) -> HeldOut {
-    match files.len() {
-        1 => HeldOut::File(files.remove(0)),
-        _ => HeldOut::Files(files),
-    }
 }
 
 /// Which tokens count, and what that says of the rows.

@@ -1,15 +1,16 @@
-//! Keys of `trl sft` (TRL 0.7 to 1.10) that no recipe has: those of `SFTConfig`, `ModelConfig`, the script and its launchers,
+//! Keys of `trl sft` (TRL 0.7 to 1.16) that no recipe has: those of `SFTConfig`, `ModelConfig`, the script and its launchers,
 //! of PEFT's `LoraConfig` in a script, and of the two public collections of recipes for its trainer, alignment-handbook and open-r1.
 
 use crate::tools::known_keys::{KnownKeys, ToldKey, costly, learnt};
 use crate::tools::{peft, training_arguments};
 
 pub(super) const KNOWN: KnownKeys = KnownKeys {
-    version: "1.10",
+    version: "1.16",
     silent: &[
         SILENT,
         SILENT_OF_COLLECTIONS,
         SILENT_OF_PREFERENCES,
+        SILENT_OF_LOADING,
         training_arguments::SILENT,
         training_arguments::SILENT_OF_FSDP,
         peft::known_keys::SILENT,
@@ -36,7 +37,13 @@ const SILENT_OF_COLLECTIONS: &str = "
 /// Keys of trainers that compare answers, which say nothing in supervised fine-tuning.
 const SILENT_OF_PREFERENCES: &str = "
     beta precompute_ref_log_probs desirable_weight undesirable_weight loss_weights label_smoothing max_prompt_length
-    max_completion_length reference_free ref_model_init_kwargs disable_dropout generate_during_eval";
+    max_completion_length reference_free ref_model_init_kwargs disable_dropout generate_during_eval
+    precompute_ref_batch_size f_alpha_divergence_coef discopop_tau ref_model_mixup_alpha ref_model_sync_steps
+    padding_value is_encoder_decoder";
+
+/// Keys of bitsandbytes' settings and of PEFT's example of a training.
+const SILENT_OF_LOADING: &str = "
+    llm_int8_threshold llm_int8_enable_fp32_cpu_offload llm_int8_has_fp16_weight splits";
 
 const TOLD: &[ToldKey] = &[
     learnt(
@@ -52,6 +59,16 @@ const TOLD: &[ToldKey] = &[
     learnt(
         "chat_template",
         "another chat template is written there; name its file in `data.chat_template`",
+    ),
+    learnt(
+        "chat_template_format",
+        "chats are written by a template of that name there, with tokens of its own",
+    )
+    .unless(&["none"]),
+    costly("use_unsloth", "unsloth's kernels train there"),
+    costly(
+        "llm_int8_skip_modules",
+        "modules of these names are not quantized there",
     ),
     learnt("system_prompt", "a system text is put before each row there"),
     costly(

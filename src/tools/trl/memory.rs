@@ -28,6 +28,8 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let loss = reader.keys.text("loss_type")?;
     match loss.as_deref() {
         None | Some("chunked_nll") => {}
+        // Losses of preferences that are not read are refused before.
+        Some(_) if !reader.recipe.trainer.is_sft() => {}
         Some("nll") => reader.choices.loss = Some(LossForm::Full),
         Some(other) => {
             reader.choices.loss = Some(LossForm::Full);

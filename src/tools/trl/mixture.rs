@@ -85,10 +85,7 @@ fn of_mixer(reader: &mut Reader<'_>) -> Result<Vec<PathBuf>, StackFileError> {
                 .filter_map(|split| hub_set(id, None, Some(split.as_str()))),
         );
     }
-    reader.recipe.data.held_out = match evaluated.len() {
-        1 => HeldOut::File(evaluated.remove(0)),
-        _ => HeldOut::Files(evaluated),
-    };
+    reader.recipe.data.held_out = evaluated.into();
     Ok(files)
 }
 

@@ -1,10 +1,10 @@
-//! Keys of unsloth's `from_pretrained` and `get_peft_model` (2024 to August 2026), and of TRL's `SFTConfig`, that no recipe has.
+//! Keys of unsloth's `from_pretrained` and `get_peft_model` (2024 to October 2026), and of TRL's `SFTConfig`, that no recipe has.
 
 use crate::tools::known_keys::{KnownKeys, ToldKey, costly, learnt};
 use crate::tools::training_arguments;
 
 pub(super) const KNOWN: KnownKeys = KnownKeys {
-    version: "2026.8",
+    version: "2026.10",
     silent: &[
         SILENT,
         SILENT_OF_TRL,
@@ -19,7 +19,8 @@ const SILENT: &str = "
     gpu_memory_utilization float8_kv_cache unsloth_vllm_standby model_patcher tokenizer tokenizer_name
     tokenizer_revision return_logits auto_model auto_config model_types supports_sdpa whisper_language whisper_task
     text_only load_in_16bit temporary_location task_type unsloth_force_compile fullgraph layers_pattern
-    return_dict load_in_8bit bnb_4bit_use_double_quant";
+    return_dict load_in_8bit bnb_4bit_use_double_quant device_map_planner_kwargs on_model_resolved user_config
+    llm_int8_threshold llm_int8_enable_fp32_cpu_offload llm_int8_has_fp16_weight";
 
 /// Keys of TRL's `SFTConfig`, and of its trainers of preferences, that say nothing of a training.
 const SILENT_OF_TRL: &str = "
@@ -42,6 +43,10 @@ const TOLD: &[ToldKey] = &[
     learnt("qat_scheme", "a later quantization is taken into account there"),
     learnt("ensure_weight_tying", "adapters of tied weights are tied there"),
     learnt("dataset_kwargs", "rows are prepared in another way there"),
+    learnt(
+        "chat_template_path",
+        "chats are written by the template of that file or model there; name a file in `data.chat_template`",
+    ),
     learnt("eos_token", "another token ends answers there"),
     learnt("packing_strategy", "rows are packed in another way there").unless(&["bfd", "ffd"]),
     costly(
@@ -58,6 +63,13 @@ const TOLD: &[ToldKey] = &[
     costly("offload_embedding", "the embedding lies in the host's memory there"),
     costly("float32_mixed_precision", "weights are in F32 there"),
     costly("load_in_fp8", "weights are in FP8 there"),
+    costly(
+        "llm_int8_skip_modules",
+        "modules of these names are not quantized there",
+    ),
+    costly("float8_training", "products are in FP8 there"),
+    costly("offload_layers", "weights of layers lie in the host's memory there"),
+    costly("checkpoint_skip_layers", "some layers are not recomputed there").unless(&["0"]),
     costly("unsloth_tiled_mlp", "MLPs are computed in tiles there"),
     costly(
         "model_init_kwargs",

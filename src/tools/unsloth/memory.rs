@@ -1,6 +1,6 @@
 //! What unsloth holds, read from unsloth and unsloth_zoo 2026.10.
 
-use crate::tools::import::{Reader, StackFileError, choices};
+use crate::tools::import::{Reader, Script, StackFileError, choices, on_one_line};
 use peft_tune_core::predict::stack::{LossForm, OwnLayers, Raised, Recompute, StackBehaviour, StackRefusal, Unable};
 use peft_tune_core::recipe::TargetModules;
 
@@ -46,7 +46,7 @@ pub(super) const BEHAVIOUR: StackBehaviour = StackBehaviour {
 /// Module that it trains as a whole, among those that get adapters too (`get_peft_model` of `unsloth/models/llama.py`).
 const EMBEDDING: &str = "embed_tokens";
 
-/// Line of a script that has the model return its logits as a whole.
+/// Variable of the environment by which the model returns its logits as a whole.
 const RETURNS_LOGITS: &str = "UNSLOTH_RETURN_LOGITS";
 
 /// Reads what a script says of it.
@@ -56,8 +56,8 @@ const RETURNS_LOGITS: &str = "UNSLOTH_RETURN_LOGITS";
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     choices::of_trainer(reader, "attn_implementation")?;
     reader.choices.fused = reader.keys.flag("use_liger_kernel")?.unwrap_or(false);
-    if returns_logits(reader.text) {
-        reader.choices.loss = Some(LossForm::InPlace);
+    if let Some(script) = reader.script {
+        logits(reader, script);
     }
     whole_embedding(reader);
     if reader.recipe.precision.is_quantized() {
@@ -90,11 +90,17 @@ fn whole_embedding(reader: &mut Reader<'_>) {
     ));
 }
 
-/// Whether a script sets the variable of the environment to 1.
-fn returns_logits(text: &str) -> bool {
-    let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
-    let mut values = lines.filter_map(|line| Some(line.split_once(RETURNS_LOGITS)?.1.split_once('=')?.1));
-    values.any(|value| value.trim().trim_matches(['"', '\'']).starts_with('1'))
+/// Takes logits as a whole where the variable is 1 when a script trains. A notebook's `%env` has no comments, and takes them for a part of
+/// the value.
+fn logits(reader: &mut Reader<'_>, script: &Script) {
+    match script.environment.get(RETURNS_LOGITS).map(String::as_str) {
+        Some("1") => reader.choices.loss = Some(LossForm::InPlace),
+        Some(value) if value.starts_with('1') => reader.assume(format!(
+            "`{RETURNS_LOGITS}` is `{}` there, with its comment, which unsloth does not take for 1: logits are counted in parts",
+            on_one_line(value)
+        )),
+        _ => {}
+    }
 }
 
 #[cfg(test)]
@@ -155,6 +161,10 @@ mod tests {
         for line in [
             "os.environ['UNSLOTH_RETURN_LOGITS'] = '1'",
             "os.environ[\"UNSLOTH_RETURN_LOGITS\"] = \"1\"",
+            "%env UNSLOTH_RETURN_LOGITS=1",
+            "name = 'RETURN_LOGITS'; os.environ[f'UNSLOTH_{name}'] = str(1)",
+            "from os import environ\nenviron.setdefault('UNSLOTH_RETURN_LOGITS', '1')",
+            "os.environ.update({'UNSLOTH_RETURN_LOGITS': '1'})",
         ] {
             let whole = setting(line, LONG, PLAIN);
             assert_eq!((whole.loss, whole.holds_logits), (LossForm::InPlace, true), "{line}");
@@ -165,6 +175,10 @@ mod tests {
         for line in [
             "# os.environ['UNSLOTH_RETURN_LOGITS'] = '1'",
             "os.environ['UNSLOTH_RETURN_LOGITS'] = '0'",
+            "%env UNSLOTH_RETURN_LOGITS=1 # logits",
+            "os.environ['UNSLOTH_RETURN_LOGITS'] = '1'\nos.environ['UNSLOTH_RETURN_LOGITS'] = '0'",
+            "if False:\n    os.environ['UNSLOTH_RETURN_LOGITS'] = '1'",
+            "text = 'os.environ[\"UNSLOTH_RETURN_LOGITS\"] = 1'",
         ] {
             assert_eq!(setting(line, LONG, PLAIN).loss, LossForm::HalfOfFree, "{line}");
         }

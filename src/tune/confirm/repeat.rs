@@ -71,6 +71,7 @@ pub(super) fn task_of_repeat(study: &Study, trial: &Trial, count: u64, repeat: R
                     measure: Some(MeasurePlan {
                         steps,
                         max_warmup_steps: warmup.unwrap_or(0),
+                        serve: None,
                     }),
                     train: None,
                 },

@@ -11,7 +11,7 @@ use peft_tune_engine::data::{
 use peft_tune_engine::hub::TokenizerFiles;
 use peft_tune_engine::tokenizer::Tokenizer;
 
-use super::{data_file, prepare, settings, test_file, tokenizer};
+use super::{data_file, prepare, settings, test_file, texts, tokenizer};
 
 fn documents(set: &DocumentSet) -> Vec<Document> {
     (0..set.len()).map(|index| set.document(index).to_document()).collect()
@@ -22,6 +22,32 @@ fn same(a: &PreparedData, b: &PreparedData) {
     assert_eq!(documents(a.held_out()), documents(b.held_out()));
     assert_eq!(a.train().statistics(), b.train().statistics());
     assert_eq!(a.held_out().statistics(), b.held_out().statistics());
+}
+
+#[test]
+fn retained_rows_are_read_beside_the_others_and_change_none_of_them() {
+    let tokenizer = tokenizer("tokenizer");
+    let folder = tempfile::tempdir().unwrap();
+    let without = prepare(&settings("messages.jsonl"), &tokenizer, 40).unwrap();
+    assert!(without.retained().is_none());
+    // Another layout than that of the training rows.
+    let alone = DataSettings {
+        held_out: HeldOut::File(data_file("text.jsonl")),
+        ..settings("alpaca.csv")
+    };
+    let alone = prepare(&alone, &tokenizer, 40).unwrap();
+    let with = DataSettings {
+        retain: vec![data_file("text.jsonl")],
+        ..settings("messages.jsonl")
+    };
+    // Twice with a cache: written, then read.
+    for cache in [None, Some(folder.path()), Some(folder.path())] {
+        let data = PreparedData::prepare(&with, &tokenizer, 40, 0, cache).unwrap();
+        same(&data, &without);
+        let retained = data.retained().unwrap();
+        assert_eq!(texts(retained, &tokenizer), texts(alone.held_out(), &tokenizer));
+        assert!(data.at_length(100).unwrap().retained().is_some());
+    }
 }
 
 #[test]

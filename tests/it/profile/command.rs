@@ -156,6 +156,20 @@ fn a_profile_is_compared_with_an_earlier_one_and_its_findings_are_run() {
 }
 
 #[test]
+fn a_processor_has_no_published_rate_and_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    recipe(directory, "");
+    let arguments = ["profile", "recipe.yaml", "--budget", "200ms", "--no-store"];
+    let asked = [&arguments[..], &["--device", "cpu", "--reference-throughput", "auto"]].concat();
+    let text = shown(&asked, directory);
+    assert!(text.contains("published   published rates are of GPUs"), "{text}");
+    assert!(!text.contains("\nreference "), "{text}");
+    let wrong = [&arguments[..], &["--reference-throughput", "fast"]].concat();
+    assert!(refused(&wrong, directory).contains("`auto`"));
+}
+
+#[test]
 fn what_cannot_be_profiled_is_refused_with_what_to_do() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();

@@ -7,6 +7,7 @@ mod free_steps;
 mod kept;
 mod not_stored;
 mod spans;
+mod torch_trace;
 mod trace_format;
 mod trl;
 mod tuning;

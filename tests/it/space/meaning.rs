@@ -244,6 +244,22 @@ fn the_global_batch_is_held_while_the_micro_batch_changes() {
 }
 
 #[test]
+fn a_rank_changes_how_fast_a_token_is_served_where_the_adapter_is_not_merged() {
+    let affects = |name: &str, mode: &str| {
+        let rest = format!("objectives: [loss, serve_ms_per_token]\nserve: {{mode: {mode}}}");
+        let study = study("  rank: [4, 8]\n  precision: [bf16, nf4]", &rest).unwrap();
+        let found = study.space.parameters.iter().find(|parameter| parameter.name == name);
+        found.unwrap().affects.clone()
+    };
+    assert_eq!(affects("rank", "beside"), None);
+    assert_eq!(
+        affects("rank", "merged").unwrap(),
+        ["throughput", "peak_memory", "loss"]
+    );
+    assert_eq!(affects("precision", "merged"), None);
+}
+
+#[test]
 fn a_global_batch_is_one_of_the_micro_batch_that_is_fixed_beside_it() {
     // The micro-batch that a recipe has by default does not divide it.
     let study = study("  rank: [4, 8]\n  global_batch: 6\n  micro_batch: 1", "").unwrap();

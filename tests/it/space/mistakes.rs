@@ -164,15 +164,15 @@ fn files_that_are_not_there_are_named() {
 #[test]
 fn objectives_and_constraints_must_be_measurable() {
     insta::assert_snapshot!(top("objectives: [throughput, los]"), @"space.yaml:3:26: key `objectives[1]`: unknown metric `los`; did you mean `loss`?");
-    insta::assert_snapshot!(top("objectives: [throughput, f1]"), @"space.yaml:3:26: key `objectives[1]`: unknown metric `f1`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent, reward_accuracy, reward_margin");
+    insta::assert_snapshot!(top("objectives: [throughput, f1]"), @"space.yaml:3:26: key `objectives[1]`: unknown metric `f1`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent, retained_loss_increase, base_kl, reward_accuracy, reward_margin, serve_ms_per_token");
     insta::assert_snapshot!(top("objectives: [loss, throughput, loss]"), @"space.yaml:3:32: key `objectives[2]`: loss appears twice; remove one");
     insta::assert_snapshot!(top("objectives: []"), @"space.yaml:3:1: key `objectives`: a study has 1 to 4 objectives, not 0; name at least one metric");
     insta::assert_snapshot!(top("objectives: [{metric: loss, direction: maximize}]"), @"space.yaml:3:40: key `objectives[0].direction`: the direction of `loss` is minimize; remove this key");
     insta::assert_snapshot!(top("objectives: [{metric: peak_memory, reference: 24 apples}]"), @"space.yaml:3:47: key `objectives[0].reference`: found `24 apples`; write a size such as 22 GiB");
     insta::assert_snapshot!(top("constraints: {peak_memory: 22 GiB}"), @r#"space.yaml:3:28: key `constraints.peak_memory`: found `22 GiB`; write a bound in quotes, "<= .." or ">= ..", with a size such as 22 GiB"#);
     insta::assert_snapshot!(top("constraints: {peak_memory: <= 22 Gigs}"), @r#"space.yaml:3:28: key `constraints.peak_memory`: found `<= 22 Gigs`; write a bound in quotes, "<= .." or ">= ..", with a size such as 22 GiB"#);
-    insta::assert_snapshot!(top("constraints: {memory: <= 22 GiB}"), @"space.yaml:3:15: key `constraints.memory`: unknown metric `memory`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent, reward_accuracy, reward_margin");
-    insta::assert_snapshot!(top("objectives: [accuracy]"), @"space.yaml:3:14: key `objectives[0]`: unknown metric `accuracy`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent, reward_accuracy, reward_margin");
+    insta::assert_snapshot!(top("constraints: {memory: <= 22 GiB}"), @"space.yaml:3:15: key `constraints.memory`: unknown metric `memory`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent, retained_loss_increase, base_kl, reward_accuracy, reward_margin, serve_ms_per_token");
+    insta::assert_snapshot!(top("objectives: [accuracy]"), @"space.yaml:3:14: key `objectives[0]`: unknown metric `accuracy`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent, retained_loss_increase, base_kl, reward_accuracy, reward_margin, serve_ms_per_token");
     insta::assert_snapshot!(top("constraints: {token_accuracy: '>= 62'}"), @r##"space.yaml:3:31: key `constraints.token_accuracy`: found `>= 62`; write a bound in quotes, "<= .." or ">= ..", with a share from 0 to 1, such as 0.62 or 62%"##);
     insta::assert_snapshot!(top("constraints: {top1_agreement_percent: '>= 120'}"), @r##"space.yaml:3:39: key `constraints.top1_agreement_percent`: found `>= 120`; write a bound in quotes, "<= .." or ">= ..", with a percentage from 0 to 100, such as 98.8"##);
     insta::assert_snapshot!(top("objectives: [{metric: token_accuracy, reference: 3}]"), @"space.yaml:3:50: key `objectives[0].reference`: found `3`; write a share from 0 to 1, such as 0.62 or 62%");
@@ -338,7 +338,7 @@ space.yaml:3:41: key `score.metrics.f1`: found `up`; write one of minimize, maxi
 space.yaml:3:61: key `score.timeout`: no program keeps a limit of 0; raise it, or remove the key
 space.yaml:3:60: key `score.folder`: there is no folder nowhere; correct the path (it is relative to the folder of this file)
 space.yaml:4:38: key `objectives[0].direction`: the direction of `f1` is maximize; remove this key
-space.yaml:4:14: key `objectives[0]`: unknown metric `f2`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent, reward_accuracy, reward_margin, f1
+space.yaml:4:14: key `objectives[0]`: unknown metric `f2`; write one of throughput, peak_memory, loss, token_accuracy, token_accuracy_lost_percent, loss_kept_percent, top1_agreement_percent, retained_loss_increase, base_kl, reward_accuracy, reward_margin, serve_ms_per_token, f1
 space.yaml:3:32: key `score.rows`: found the number 0; write a whole number, 1 or more, such as 60000, 60k or 1.5M
 space.yaml:3:28: key `constraints.exact_match`: found `>= 50`; write a bound in quotes, "<= .." or ">= ..", with a share from 0 to 1, such as 0.62 or 62%
 space.yaml:4:37: key `trial.evaluation.fp32_training`: `token_accuracy_lost_percent` is what this measures, and the study asks for it; remove this key"##);

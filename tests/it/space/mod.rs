@@ -10,5 +10,9 @@ mod meaning;
 mod mistakes;
 /// Recipe files: written, read back, refused.
 mod recipe_file;
+/// Rows that a training has nothing to do with, and metrics of what it makes a model forget.
+mod retain;
+/// Load under which models are served, and the time of a served token.
+mod serve;
 /// Trainers of preferences: their rows, metrics and keys.
 mod trainer;

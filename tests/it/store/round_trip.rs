@@ -7,7 +7,9 @@ use peft_tune::store::{
     StoreError,
 };
 use peft_tune_core::objective::{Bound, Constraint};
-use peft_tune_core::study::{FailReason, Metrics, ParamValue, Params, Phase, StudyRequest, TrialNumber, TrialState};
+use peft_tune_core::study::{
+    FailReason, Metrics, ParamValue, Params, Phase, SpikeCause, StudyRequest, TrialNumber, TrialState,
+};
 use proptest::prelude::*;
 
 use super::{recipe, study_record};
@@ -62,6 +64,10 @@ fn phase() -> impl Strategy<Value = Phase> {
     prop::sample::select(vec![Phase::Load, Phase::Profile, Phase::Train, Phase::Evaluate])
 }
 
+fn cause() -> impl Strategy<Value = Option<SpikeCause>> {
+    prop::sample::select(vec![None, Some(SpikeCause::Overflow), Some(SpikeCause::Rate)])
+}
+
 fn reason() -> impl Strategy<Value = FailReason> {
     let bytes = || prop::option::of(any::<u64>());
     prop_oneof![
@@ -73,8 +79,8 @@ fn reason() -> impl Strategy<Value = FailReason> {
                 limit_bytes,
             }
         }),
-        (any::<u64>(), prop::option::of(prop::num::f64::NORMAL))
-            .prop_map(|(at_step, loss)| FailReason::Diverged { at_step, loss }),
+        (any::<u64>(), prop::option::of(prop::num::f64::NORMAL), cause())
+            .prop_map(|(at_step, loss, cause)| FailReason::Diverged { at_step, loss, cause }),
         (phase(), ".*").prop_map(|(phase, message)| FailReason::Crashed { phase, message }),
         (phase(), prop::num::f64::POSITIVE | prop::num::f64::ZERO)
             .prop_filter("finite", |(_, after_s)| after_s.is_finite())

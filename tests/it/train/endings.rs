@@ -47,6 +47,10 @@ fn divergence_keeps_the_last_good_checkpoint() {
         message.contains("checkpoints/step-00000001; lower `learning_rate`"),
         "{message}"
     );
+    assert!(
+        message.contains("step 3: the training loss became NaN; cause: rate"),
+        "{message}"
+    );
     let checkpoint = place.path("out/checkpoints/step-00000001");
     let start = crate::golden::folder("ref_llama/adapter_init");
     let values = |folder| {

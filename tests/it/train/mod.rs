@@ -7,6 +7,7 @@ mod outputs;
 mod precision;
 mod ranks;
 mod resume;
+mod spikes;
 mod together;
 
 use std::path::{Path, PathBuf};

@@ -1,6 +1,8 @@
 """A stand-in for datasets: rows of token ids, read from an Arrow stream as `peft-tune trial-files` writes it."""
 
 import array
+import json
+import os
 import struct
 
 #: Columns with their codes of `array`.
@@ -48,6 +50,24 @@ class Dataset:
 
     def select(self, numbers):
         return Dataset([self.rows[number] for number in numbers])
+
+
+def load_dataset(folder):
+    """The splits that the card in a folder names, each a list of files of JSON lines."""
+    splits = {}
+    with open(os.path.join(folder, "README.md"), encoding="utf-8") as card:
+        for line in card:
+            word, _, value = line.strip().removeprefix("- ").partition(": ")
+            if word == "split":
+                name = value
+            elif word == "path":
+                splits[name] = Dataset([row for path in json.loads(value) for row in lines_of(path)])
+    return splits
+
+
+def lines_of(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
 
 
 def rows_of(stream):

@@ -13,5 +13,6 @@ def set_peft_model_state_dict(model, weights):
     missing = [] if all(parts) and model.adapter is not None else ["adapter"]
     if not missing:
         model.adapter.value = abs(parts[0][0][0]) % 0.01
+        model.adapter.size = 4 * sum(map(len, weights.values()))
     unexpected = [name for name in weights if ".lora_A." not in name and ".lora_B." not in name]
     return SimpleNamespace(missing_keys=missing, unexpected_keys=unexpected)

@@ -46,6 +46,9 @@ class Tensor:
     def numel(self):
         return sum(map(len, self.rows))
 
+    def tolist(self):
+        return self.rows
+
     def sum(self, dim=None):
         sums = [sum(row) for row in self.rows]
         return sum(sums) if dim is None else Column(sums)

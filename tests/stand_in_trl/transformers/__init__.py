@@ -21,6 +21,16 @@ class PrinterCallback(TrainerCallback):
         print({"event": "step", "number": state.global_step})
 
 
+class Trainer:
+    """What trainers have in common: their callbacks, and that a training is a loop of theirs."""
+
+    def add_callback(self, callback):
+        self._callbacks.append(callback)
+
+    def train(self):
+        return self._inner_training_loop()
+
+
 class AutoProcessor:
     pad_token, eos_token = None, "</s>"
 

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 
 from accelerate.state import GradientState
 from torch import Tensor, distributed, profiler
-from transformers import PrinterCallback
+from transformers import PrinterCallback, Trainer
 
 #: How far a learning rate goes.
 STRIDE = 20.0
@@ -74,14 +74,14 @@ def replayed():
         return json.load(file)
 
 
-class SFTTrainer:
+class SFTTrainer(Trainer):
     def __init__(self, model, args, train_dataset, processing_class, peft_config=None, callbacks=()):
         if GradientState.shared:
             raise RuntimeError("a training before this one left its state behind")
         GradientState.shared["step"] = 0
         self.args = args
         self.model = self.model_wrapped = model if peft_config is None else model.with_adapter(peft_config, args.seed)
-        self.train_dataset = train_dataset
+        self.train_dataset, self.processing_class = train_dataset, processing_class
         self.data_collator = Collator()
         self.optimizer = SimpleNamespace(state={})
         self.accelerator = SimpleNamespace(free_memory=lambda: None)
@@ -95,7 +95,7 @@ class SFTTrainer:
     def remove_callback(self, kind):
         self._callbacks = [callback for callback in self._callbacks if type(callback) is not kind]
 
-    def train(self):
+    def _inner_training_loop(self):
         self.model.train()
         self._call("on_train_begin")
         epoch = 0

@@ -36,11 +36,16 @@ impl Config {
             path: path.to_owned(),
             source,
         })?;
-        Ok(Self {
+        Ok(Self::new(path, map))
+    }
+
+    /// The object at the top of `path`.
+    pub(super) fn new(path: &Path, map: Map<String, Value>) -> Self {
+        Self {
             path: path.to_owned(),
             prefix: String::new(),
             map,
-        })
+        }
     }
 
     /// The value of `key`; JSON null counts as absent.

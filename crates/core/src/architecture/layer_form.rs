@@ -86,9 +86,4 @@ impl QueryKeyNorm {
     pub fn is_there(self) -> bool {
         self != Self::None
     }
-
-    /// Whether they come behind the rotation.
-    pub fn is_after_rotation(self) -> bool {
-        matches!(self, Self::RotatedHeads | Self::RotatedUnweighted)
-    }
 }

@@ -51,6 +51,6 @@ pub use rope::{QueryGrowth, Rope, RopeOrder, RopeScaling};
 pub use tensor_shape::TensorShape;
 pub use tensors::{
     EMBEDDING, FINAL_NORM, LAYER_SCALAR, LM_HEAD, SINKS, is_token_table, name_alone, name_within,
-    names_of_language_model,
+    names_in_whole_models, names_of_language_model,
 };
 pub use tensors::{ParameterCount, Projection};

@@ -308,7 +308,7 @@ mod tests {
             ("lm_head.weight", "language_model.lm_head.weight"),
             ("model.norm.weight", "language_model.model.norm.weight"),
         ] {
-            assert_eq!(whole.name_in_whole_model(name), inside);
+            assert_eq!(crate::architecture::name_within(whole.within, name), inside);
             assert_eq!(crate::architecture::name_alone(inside), name);
         }
     }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde_json::{Map, Value};
+
 use super::config::{Config, LARGEST_DIMENSION};
 use super::family::{Bias, Factor, Family, MlpWidth, QueryScale, SoftCap, Switches};
 use super::{
@@ -26,6 +28,11 @@ impl Architecture {
     /// Reads the text of a file as [`Architecture::from_config`] does; `path` only names it in errors.
     pub fn from_json(path: &Path, text: &str) -> Result<Self, ArchitectureError> {
         read(&Config::parse(path, text)?)
+    }
+
+    /// Reads the object in a file as [`Architecture::from_config`] does; `path` only names it in errors.
+    pub fn from_object(path: &Path, object: &Map<String, Value>) -> Result<Self, ArchitectureError> {
+        read(&Config::new(path, object.clone()))
     }
 }
 

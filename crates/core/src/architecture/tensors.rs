@@ -263,11 +263,6 @@ impl Architecture {
         }
     }
 
-    /// The name that transformers and PEFT have for the module or tensor `name` of the language model.
-    pub fn name_in_whole_model(&self, name: &str) -> String {
-        name_within(self.within, name)
-    }
-
     /// Every tensor that a checkpoint must hold.
     pub fn tensors(&self) -> Vec<TensorShape> {
         self.tensors_of(0..self.layers.len())
@@ -360,11 +355,6 @@ impl Architecture {
         }
     }
 
-    /// Parameters that one token is multiplied with: all but those of the experts that it does not go through.
-    pub fn active_parameters(&self) -> usize {
-        self.parameter_count().total() - self.idle_parameters()
-    }
-
     /// Weights of the experts that a token does not go through.
     pub fn idle_parameters(&self) -> usize {
         self.experts.as_ref().map_or(0, |experts| {
@@ -446,6 +436,11 @@ pub fn name_within(within: Option<&str>, name: &str) -> String {
         (Some(module), Some(rest)) => format!("{module}{rest}"),
         _ => name.to_owned(),
     }
+}
+
+/// The names that the module or tensor `name` of a language model may have in a whole model, wherever that keeps it.
+pub fn names_in_whole_models(name: &str) -> [String; 2] {
+    PLACES.map(|(module, _)| name_within(Some(module), name))
 }
 
 /// The name in the language model alone of a module or tensor that a multimodal model calls `name`; `name` itself where

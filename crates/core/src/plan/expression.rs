@@ -7,11 +7,8 @@ use std::collections::BTreeSet;
 use fancy_regex::Regex;
 
 use super::shape::{BaseShape, LinearKind, last_component};
-use super::target::{ends_in, known_suffixes};
-use crate::architecture::{Architecture, name_within};
-
-/// Modules of multimodal checkpoints that hold the language model, in the spelling of either version of transformers.
-const PLACES: [&str; 2] = ["model.language_model", "language_model.model"];
+use super::target::{each_once, ends_in, known_suffixes};
+use crate::architecture::{Architecture, names_in_whole_models};
 
 /// The LM head, which PEFT adapts where an expression matches it.
 const HEAD: &str = "lm_head";
@@ -61,7 +58,7 @@ pub fn matched_modules(expression: &str, architecture: &Architecture) -> Result<
 fn spellings(name: &str, within: Option<&str>) -> Vec<String> {
     match within {
         None => vec![name.to_owned()],
-        Some(_) => PLACES.iter().map(|place| name_within(Some(place), name)).collect(),
+        Some(_) => names_in_whole_models(name).into(),
     }
 }
 
@@ -85,7 +82,7 @@ fn as_names(matched: &[&str], all: &[&str]) -> MatchedModules {
             };
             if all.iter().filter(is_taken).eq(matched.iter()) {
                 return MatchedModules {
-                    names: names.clone(),
+                    names: names.iter().map(|name| (*name).to_owned()).collect(),
                     layers,
                 };
             }
@@ -101,16 +98,6 @@ fn as_names(matched: &[&str], all: &[&str]) -> MatchedModules {
 fn in_layer(name: &str) -> Option<(usize, &str)> {
     let (layer, inner) = name.strip_prefix("model.layers.")?.split_once('.')?;
     Some((layer.parse().ok()?, inner))
-}
-
-fn each_once<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let mut once: Vec<String> = Vec::new();
-    for name in names {
-        if !once.iter().any(|known| known == name) {
-            once.push(name.to_owned());
-        }
-    }
-    once
 }
 
 #[cfg(test)]

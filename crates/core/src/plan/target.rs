@@ -135,13 +135,18 @@ fn known_modules(base: &BaseShape) -> String {
 
 /// The endings of `names`, each once, in their order.
 pub(super) fn known_suffixes<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let mut known = Vec::new();
-    for name in names.map(last_component) {
-        if !known.contains(&name) {
-            known.push(name);
+    each_once(names.map(last_component)).join(", ")
+}
+
+/// The names, each once, in their order.
+pub(super) fn each_once<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut once = Vec::new();
+    for name in names {
+        if !once.contains(&name) {
+            once.push(name);
         }
     }
-    known.join(", ")
+    once
 }
 
 /// The regular expression that PEFT needs for modules of a language model inside of a multimodal one that end in `names`, of

@@ -118,6 +118,9 @@ impl Ceilings {
             f32,
             has_bf16: true,
             byte_rate: 2.0,
+            // Its link is its memory.
+            pcie_generation: 4,
+            nvlink: None,
             source: "measured on this machine",
         }
     }

@@ -123,8 +123,10 @@ mod tests {
                 passes,
                 ..Seconds::default()
             },
+            link_s: 0.0,
             tokens: 100.0,
             host_bytes: 0,
+            serve_s: None,
         }
     }
 

@@ -9,11 +9,24 @@
 //! A10 datasheet (2021), RTX A6000 datasheet (2021), RTX 6000 Ada datasheet (2023), GA102 whitepaper v2 (3090), Ada GPU
 //! architecture whitepaper v2 (4090), RTX Blackwell whitepaper (5090), T4 datasheet (2019), V100 datasheet (2020),
 //! DGX B200 datasheet (2024, an eighth of the system, half of the sparse rate).
+//!
+//! Links by the same sheets: NVLink in GB/s of one device, both ways together, and the generation of its 16 lanes of PCI Express. The
+//! bridge of GA102 is that of NVIDIA's GA102 whitepaper (four links of 14.0625 GB/s each way); A100 40GB stands for the SXM module.
 
 use serde::Serialize;
 
 use super::PredictError;
 use crate::recipe::Precision;
+
+/// NVLink of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct NvLink {
+    pub generation: u8,
+    /// Bytes a second of one device, both ways together, as data sheets count.
+    pub both_ways_bytes_per_s: f64,
+    /// Whether it is a bridge between two cards, which is bought apart.
+    pub is_bridge: bool,
+}
 
 /// One device of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -30,6 +43,10 @@ pub struct DataSheet {
     pub has_bf16: bool,
     /// Times the rate of `matrix` at which signed bytes are multiplied.
     pub byte_rate: f64,
+    /// Generation of its 16 lanes of PCI Express.
+    pub pcie_generation: u8,
+    /// NVLink to other such devices, where it has one.
+    pub nvlink: Option<NvLink>,
     pub source: &'static str,
 }
 
@@ -44,9 +61,6 @@ impl DataSheet {
     }
 }
 
-/// Bytes a second between devices of one host, of which data sheets say what no collective reaches.
-pub(super) const LINK: f64 = 1.5e11;
-
 const GIB: u64 = 1 << 30;
 
 const fn sheet(name: &'static str, gib: u64, gb_per_s: f64, matrix: f64, f32: f64, source: &'static str) -> DataSheet {
@@ -58,6 +72,8 @@ const fn sheet(name: &'static str, gib: u64, gb_per_s: f64, matrix: f64, f32: f6
         f32: f32 * 1e12,
         has_bf16: true,
         byte_rate: 2.0,
+        pcie_generation: 4,
+        nvlink: None,
         source,
     }
 }
@@ -69,6 +85,38 @@ const fn without_bf16(sheet: DataSheet) -> DataSheet {
     }
 }
 
+/// Sheet of a device with PCI Express of another generation than the fourth.
+const fn with_pcie(pcie_generation: u8, sheet: DataSheet) -> DataSheet {
+    DataSheet {
+        pcie_generation,
+        ..sheet
+    }
+}
+
+/// Sheet of a device with NVLink between all that are in a host, at so many GB/s both ways.
+const fn with_nvlink(generation: u8, gb_per_s: f64, sheet: DataSheet) -> DataSheet {
+    DataSheet {
+        nvlink: Some(NvLink {
+            generation,
+            both_ways_bytes_per_s: gb_per_s * 1e9,
+            is_bridge: false,
+        }),
+        ..sheet
+    }
+}
+
+/// Sheet of a card that a bridge may join to a second one, at so many GB/s both ways.
+const fn with_bridge(generation: u8, gb_per_s: f64, sheet: DataSheet) -> DataSheet {
+    DataSheet {
+        nvlink: Some(NvLink {
+            generation,
+            both_ways_bytes_per_s: gb_per_s * 1e9,
+            is_bridge: true,
+        }),
+        ..sheet
+    }
+}
+
 /// Sheet of a device that sums 16 bits in F32 at half the rate of its units, or has no rate of bytes.
 const fn with_byte_rate(byte_rate: f64, sheet: DataSheet) -> DataSheet {
     DataSheet { byte_rate, ..sheet }
@@ -76,47 +124,102 @@ const fn with_byte_rate(byte_rate: f64, sheet: DataSheet) -> DataSheet {
 
 /// The table. GB/s, then TFLOP/s of matrix units and of FP32.
 pub const DEVICES: [DataSheet; 20] = [
-    sheet("A100 40GB", 40, 1555.0, 312.0, 19.5, "NVIDIA A100 datasheet, 2021"),
-    sheet(
-        "A100 80GB",
-        80,
-        2039.0,
-        312.0,
-        19.5,
-        "NVIDIA A100 datasheet, 2021 (SXM)",
+    with_nvlink(
+        3,
+        600.0,
+        sheet("A100 40GB", 40, 1555.0, 312.0, 19.5, "NVIDIA A100 datasheet, 2021"),
     ),
-    sheet(
-        "A100 80GB PCIe",
-        80,
-        1935.0,
-        312.0,
-        19.5,
-        "NVIDIA A100 datasheet, 2021 (PCIe)",
+    with_nvlink(
+        3,
+        600.0,
+        sheet(
+            "A100 80GB",
+            80,
+            2039.0,
+            312.0,
+            19.5,
+            "NVIDIA A100 datasheet, 2021 (SXM)",
+        ),
     ),
-    sheet("H100 SXM", 80, 3350.0, 989.4, 66.9, "NVIDIA H100 datasheet, 2023"),
-    sheet(
-        "H100 PCIe",
-        80,
-        2000.0,
-        756.0,
-        51.0,
-        "NVIDIA H100 datasheet, 2022 (PCIe)",
+    with_bridge(
+        3,
+        600.0,
+        sheet(
+            "A100 80GB PCIe",
+            80,
+            1935.0,
+            312.0,
+            19.5,
+            "NVIDIA A100 datasheet, 2021 (PCIe)",
+        ),
     ),
-    sheet("H100 NVL", 94, 3900.0, 835.0, 60.0, "NVIDIA H100 datasheet, 2023 (NVL)"),
-    sheet("H200", 141, 4800.0, 989.4, 66.9, "NVIDIA H200 datasheet, 2024 (SXM)"),
-    sheet(
-        "B200",
-        180,
-        8000.0,
-        2250.0,
-        75.0,
-        "NVIDIA DGX B200 datasheet, 2024, an eighth",
+    with_pcie(
+        5,
+        with_nvlink(
+            4,
+            900.0,
+            sheet("H100 SXM", 80, 3350.0, 989.4, 66.9, "NVIDIA H100 datasheet, 2023"),
+        ),
+    ),
+    with_pcie(
+        5,
+        with_bridge(
+            4,
+            600.0,
+            sheet(
+                "H100 PCIe",
+                80,
+                2000.0,
+                756.0,
+                51.0,
+                "NVIDIA H100 datasheet, 2022 (PCIe)",
+            ),
+        ),
+    ),
+    with_pcie(
+        5,
+        with_bridge(
+            4,
+            600.0,
+            sheet("H100 NVL", 94, 3900.0, 835.0, 60.0, "NVIDIA H100 datasheet, 2023 (NVL)"),
+        ),
+    ),
+    with_pcie(
+        5,
+        with_nvlink(
+            4,
+            900.0,
+            sheet("H200", 141, 4800.0, 989.4, 66.9, "NVIDIA H200 datasheet, 2024 (SXM)"),
+        ),
+    ),
+    with_pcie(
+        5,
+        with_nvlink(
+            5,
+            1800.0,
+            sheet(
+                "B200",
+                180,
+                8000.0,
+                2250.0,
+                75.0,
+                "NVIDIA DGX B200 datasheet, 2024, an eighth",
+            ),
+        ),
     ),
     sheet("L4", 24, 300.0, 121.0, 30.3, "NVIDIA L4 datasheet, 2023"),
     sheet("L40S", 48, 864.0, 362.05, 91.6, "NVIDIA L40S datasheet, 2023"),
     sheet("A10", 24, 600.0, 125.0, 31.2, "NVIDIA A10 datasheet, 2021"),
-    sheet("A40", 48, 696.0, 149.7, 37.4, "NVIDIA A40 datasheet, 2021"),
-    sheet("RTX A6000", 48, 768.0, 154.8, 38.7, "NVIDIA RTX A6000 datasheet, 2021"),
+    with_bridge(
+        3,
+        112.5,
+        sheet("A40", 48, 696.0, 149.7, 37.4, "NVIDIA A40 datasheet, 2021"),
+    ),
+    with_bridge(
+        3,
+        112.5,
+        sheet("RTX A6000", 48, 768.0, 154.8, 38.7, "NVIDIA RTX A6000 datasheet, 2021"),
+    ),
     sheet(
         "RTX 6000 Ada",
         48,
@@ -127,7 +230,11 @@ pub const DEVICES: [DataSheet; 20] = [
     ),
     with_byte_rate(
         4.0,
-        sheet("RTX 3090", 24, 936.0, 71.0, 35.6, "NVIDIA GA102 whitepaper v2, table 9"),
+        with_bridge(
+            3,
+            112.5,
+            sheet("RTX 3090", 24, 936.0, 71.0, 35.6, "NVIDIA GA102 whitepaper v2, table 9"),
+        ),
     ),
     with_byte_rate(
         4.0,
@@ -142,36 +249,56 @@ pub const DEVICES: [DataSheet; 20] = [
     ),
     with_byte_rate(
         4.0,
-        sheet(
-            "RTX 5090",
-            32,
-            1792.0,
-            209.5,
-            104.8,
-            "NVIDIA RTX Blackwell whitepaper, 2025",
+        with_pcie(
+            5,
+            sheet(
+                "RTX 5090",
+                32,
+                1792.0,
+                209.5,
+                104.8,
+                "NVIDIA RTX Blackwell whitepaper, 2025",
+            ),
         ),
     ),
-    without_bf16(sheet("T4", 16, 320.0, 65.0, 8.1, "NVIDIA T4 datasheet, 2019")),
+    without_bf16(with_pcie(
+        3,
+        sheet("T4", 16, 320.0, 65.0, 8.1, "NVIDIA T4 datasheet, 2019"),
+    )),
     with_byte_rate(
         0.5,
-        without_bf16(sheet(
-            "V100 16GB",
-            16,
-            900.0,
-            125.0,
-            15.7,
-            "NVIDIA V100 datasheet, 2020 (SXM2)",
+        without_bf16(with_pcie(
+            3,
+            with_nvlink(
+                2,
+                300.0,
+                sheet(
+                    "V100 16GB",
+                    16,
+                    900.0,
+                    125.0,
+                    15.7,
+                    "NVIDIA V100 datasheet, 2020 (SXM2)",
+                ),
+            ),
         )),
     ),
     with_byte_rate(
         0.5,
-        without_bf16(sheet(
-            "V100 32GB",
-            32,
-            900.0,
-            125.0,
-            15.7,
-            "NVIDIA V100 datasheet, 2020 (SXM2)",
+        without_bf16(with_pcie(
+            3,
+            with_nvlink(
+                2,
+                300.0,
+                sheet(
+                    "V100 32GB",
+                    32,
+                    900.0,
+                    125.0,
+                    15.7,
+                    "NVIDIA V100 datasheet, 2020 (SXM2)",
+                ),
+            ),
         )),
     ),
 ];

@@ -125,11 +125,10 @@ impl DataSheet {
     /// Bytes a second between the device and pinned memory of its host, each way: about four fifths of 16 lanes of its generation of PCI
     /// Express.
     pub(super) fn host_link(&self) -> f64 {
-        let is_one_of = |names: &[&str]| names.iter().any(|name| self.name.starts_with(name));
-        match () {
-            () if is_one_of(&["H100", "H200", "B200", "RTX 5090"]) => 5e10,
-            () if is_one_of(&["T4", "V100"]) => 1.2e10,
-            () => 2.5e10,
+        match self.pcie_generation {
+            5.. => 5e10,
+            4 => 2.5e10,
+            0..=3 => 1.2e10,
         }
     }
 }

@@ -7,7 +7,7 @@
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ListPrice {
+pub(super) struct ListPrice {
     /// Name in the table of data sheets.
     pub device: &'static str,
     pub usd_per_h: f64,
@@ -27,7 +27,7 @@ const fn price(device: &'static str, usd_per_h: f64, provider: &'static str, dat
 }
 
 /// The table.
-pub const LIST_PRICES: [ListPrice; 11] = [
+const LIST_PRICES: [ListPrice; 11] = [
     price("A100 40GB", 1.99, "Lambda", "2026-09-20"),
     price("A100 80GB", 2.79, "Lambda", "2026-09-20"),
     price("A100 80GB PCIe", 1.79, "RunPod", "2026-11-09"),
@@ -42,7 +42,7 @@ pub const LIST_PRICES: [ListPrice; 11] = [
 ];
 
 /// The listed price of the device that the table of data sheets has under this name.
-pub fn list_price(device: &str) -> Option<&'static ListPrice> {
+pub(super) fn list_price(device: &str) -> Option<&'static ListPrice> {
     LIST_PRICES.iter().find(|row| row.device == device)
 }
 

@@ -4,7 +4,10 @@ use super::ceilings::Ceilings;
 use super::correction::Correction;
 use super::data_sheet::DataSheet;
 use super::host::Host;
+use super::link::Link;
+use super::stack::HOST;
 use crate::plan::Memory;
+use crate::recipe::Recipe;
 
 /// The machine that a prediction is for.
 #[derive(Clone, Debug)]
@@ -25,6 +28,32 @@ impl Machine {
             Self::DataSheet(sheet) => Host::gpu(sheet.memory_bytes),
             Self::Unmeasured(host) => *host,
         }
+    }
+
+    /// Link between several such devices; `None` where they are parts of one host, or nothing is known of it.
+    pub fn link(&self) -> Option<Link> {
+        match self {
+            Self::DataSheet(sheet) => Some(sheet.link()),
+            Self::Measured(_) | Self::Unmeasured(_) => None,
+        }
+    }
+
+    /// Whether several devices of it are processes that divide one processor.
+    pub(super) fn is_divided(&self) -> bool {
+        match self {
+            Self::DataSheet(sheet) => sheet.name == HOST,
+            Self::Measured(_) | Self::Unmeasured(_) => self.host().memory() == Memory::Host,
+        }
+    }
+
+    /// Micro-batches of a step of `recipe` that run one after the other: devices work side by side, except those that divide a processor.
+    pub(super) fn micro_batches_in_turn(&self, recipe: &Recipe) -> f64 {
+        let batch = &recipe.batch;
+        let count = match self.is_divided() {
+            true => batch.micro_batches(),
+            false => batch.gradient_accumulation,
+        };
+        count as f64
     }
 
     /// Correction that is believed before any trial.

@@ -21,11 +21,16 @@ pub struct Prediction {
     pub bytes: Bytes,
     /// Seconds of a step; zero where the machine's speed is not known.
     pub seconds: Seconds,
+    /// Seconds of these in which GPUs wait for their link; 0 on one device, and on a host.
+    pub link_s: f64,
     /// Tokens of a step.
     pub tokens: f64,
     /// Bytes of the host's memory that the updates of a training on a GPU take, of all devices together; 0 where the device has all, or is the
     /// host.
     pub host_bytes: u64,
+    /// Seconds of a token that the setting's model answers with, where the study serves it and the machine's speed is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub serve_s: Option<f64>,
 }
 
 /// Costs of a setting when tokens crowd at some experts: seconds of a step over those with as many tokens at each.

@@ -17,6 +17,7 @@ use super::stream::StreamShape;
 use crate::architecture::Architecture;
 use crate::plan::{Memory, ModelPlan, PlanError};
 use crate::recipe::{EpochSteps, Precision, Recipe, TrainingLength};
+use crate::study::ServePlan;
 
 /// Predicts settings of one model on one machine.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub struct Predictor {
     /// Rates of the host beside a GPU.
     pub(super) host: HostRates,
     networks: Networks,
+    /// Load under which models are served, where that is predicted too.
+    serve: Option<ServePlan>,
 }
 
 impl Predictor {
@@ -38,12 +41,19 @@ impl Predictor {
             models,
             host: HostRates::USUAL,
             networks: Networks::default(),
+            serve: None,
         }
     }
 
     /// A predictor like this one, beside a host that reaches these rates.
     pub fn with_host(self, host: HostRates) -> Self {
         Self { host, ..self }
+    }
+
+    /// A predictor like this one, which says too what a token costs that is served under this load.
+    #[must_use]
+    pub fn with_serving(self, serve: Option<ServePlan>) -> Self {
+        Self { serve, ..self }
     }
 
     pub fn architecture(&self) -> &Architecture {
@@ -83,14 +93,26 @@ impl Predictor {
             Ok::<(Bytes, Seconds), PredictError>((bytes, seconds))
         };
         let (bytes, seconds) = costs(setting.recipe.precision, on_longest.as_ref(), on_mean.as_deref())?;
+        let serve_s = match &self.serve {
+            Some(plan) => self.serve_s(setting.recipe, plan)?,
+            None => None,
+        };
         let own = Prediction {
             bytes,
             seconds,
             tokens: mean.tokens() * setting.recipe.batch.micro_batches() as f64,
+            link_s: match seconds.total() > 0.0 {
+                true => {
+                    let micro_batches = self.machine.micro_batches_in_turn(setting.recipe);
+                    self.trace(&network, setting.recipe, mean).link_s(micro_batches)
+                }
+                false => 0.0,
+            },
             host_bytes: match self.machine.host().memory() {
                 Memory::Device => host_bytes(&network, setting.recipe),
                 Memory::Host => 0,
             },
+            serve_s,
         };
         if setting.recipe.precision_schedule.is_none() {
             return Ok(own);
@@ -105,8 +127,10 @@ impl Predictor {
         Ok(Prediction {
             bytes: own.bytes.higher(bytes),
             seconds: own.seconds.mixed(&seconds, share),
+            link_s: own.link_s,
             tokens: own.tokens,
             host_bytes: own.host_bytes,
+            serve_s,
         })
     }
 
@@ -282,6 +306,7 @@ impl Predictor {
             network,
             recipe,
             host: self.machine.host(),
+            link: self.machine.link(),
             stream,
             compute: recipe.precision,
             trainings: 1,

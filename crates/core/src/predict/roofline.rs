@@ -12,7 +12,7 @@ const BYTES_REACHED: f64 = 0.5;
 /// Share of the rate of large products that attention reaches.
 const ATTENTION_SHARE: f64 = 0.5;
 /// Share of the data sheet's bandwidth that a pass reaches.
-const BANDWIDTH_REACHED: f64 = 0.75;
+pub(super) const BANDWIDTH_REACHED: f64 = 0.75;
 /// Seconds to launch a kernel.
 const LAUNCH_S: f64 = 8e-6;
 /// Rows and columns of a tile of a product: smaller results leave units idle.

@@ -1,8 +1,8 @@
 //! A whole step: from the base weights to the update, with the memory by category and the list of ops.
 
-use super::data_sheet::LINK;
 use super::error::PredictError;
 use super::host::Host;
+use super::link::Link;
 use super::memory_category::{Bytes, MemoryCategory};
 use super::network::{Network, Slots};
 use super::op::{Module, Op, Pass, Right, Stage, Work};
@@ -34,6 +34,8 @@ pub(super) struct StepTrace<'a> {
     pub network: &'a Network,
     pub recipe: &'a Recipe,
     pub host: Host,
+    /// Link to the other devices; `None` where they are this host's memory, or nothing is known of it.
+    pub link: Option<Link>,
     pub stream: &'a StreamShape,
     /// Precision that the step computes in: the recipe's, or F32 where its schedule says so.
     pub compute: Precision,
@@ -239,7 +241,7 @@ impl StepTrace<'_> {
     }
 
     /// Copies that gather the layers' weights for one micro-batch where ranks share the host's memory: each writes its part, and reads
-    /// all. On a GPU see [`StepTrace::link_seconds`].
+    /// all. On a GPU see [`StepTrace::gather_link_s`].
     pub(super) fn gathers(&self) -> Option<Op> {
         let shared = ShardedBytes::of_recipe(&self.network.plan.architecture, self.recipe)?;
         if self.host.memory() == Memory::Device {
@@ -261,23 +263,13 @@ impl StepTrace<'_> {
         })
     }
 
-    /// Seconds in which the weights of one micro-batch come from other GPUs: through the stream that computes, so nothing hides them.
-    pub(super) fn link_seconds(&self) -> f64 {
-        let shared = ShardedBytes::of_recipe(&self.network.plan.architecture, self.recipe);
-        let (Some(shared), Memory::Device) = (shared, self.host.memory()) else {
-            return 0.0;
-        };
-        let bytes: u64 = self.gathered().iter().map(|layer| shared.received[*layer]).sum();
-        bytes as f64 / LINK
-    }
-
     /// Whether a GPU's host has the optimizer's states and updates.
     pub(super) fn is_updated_on_host(&self) -> bool {
         self.host.memory() == Memory::Device && !self.recipe.optimizer.offload.is_none()
     }
 
     /// The layers whose weights are gathered in a micro-batch.
-    fn gathered(&self) -> Vec<usize> {
+    pub(super) fn gathered(&self) -> Vec<usize> {
         let plan = &self.network.plan;
         gathers(plan.layers.len(), plan.first_on_tape())
     }

@@ -115,7 +115,7 @@ impl PartCosts {
     ) -> Result<Self, PredictError> {
         let trace = match part {
             StepPart::Segment(segment) => Some(traces.get(segment)?),
-            StepPart::Begin | StepPart::Gather | StepPart::HostUpdate => None,
+            StepPart::Begin | StepPart::Gather | StepPart::Sum | StepPart::HostUpdate => None,
         };
         Ok(Self {
             part,
@@ -173,6 +173,7 @@ impl fmt::Display for StepPart {
         let segment = match self {
             Self::Begin => return f.write_str("batch"),
             Self::Gather => return f.write_str("weights from other devices"),
+            Self::Sum => return f.write_str("gradients of other devices"),
             Self::HostUpdate => return f.write_str("wait for updates on the host"),
             Self::Segment(segment) => segment,
         };
@@ -209,6 +210,7 @@ struct WholeStep {
     /// Micro-batches that run one after the other.
     micro_batches: f64,
     gather_s: f64,
+    sum_s: f64,
     host_update_s: f64,
 }
 
@@ -250,6 +252,7 @@ impl Predictor {
             costs.parts.push(PartCosts::new(part, times, kinds, &mut traces)?);
         }
         costs.wait(StepPart::Gather, step.micro_batches, step.gather_s);
+        costs.wait(StepPart::Sum, 1.0, step.sum_s);
         costs.wait(StepPart::HostUpdate, 1.0, step.host_update_s);
         costs.parts.retain(|part| !part.is_empty());
         Ok(costs)
@@ -268,7 +271,7 @@ impl Predictor {
         let Some(mut seconds) = clock.of_all(&step.ops.ops) else {
             return Ok(Seconds::default());
         };
-        seconds.passes += step.gather_s + step.host_update_s;
+        seconds.passes += step.gather_s + step.sum_s + step.host_update_s;
         Ok(seconds)
     }
 
@@ -310,12 +313,7 @@ impl Predictor {
             }
             update.extend(own);
         }
-        let batch = &whole.recipe.batch;
-        // Devices work side by side, except those that are parts of one host: they share its cores.
-        let micro_batches = match self.machine.host().memory() {
-            Memory::Device => batch.gradient_accumulation,
-            Memory::Host => batch.micro_batches(),
-        } as f64;
+        let micro_batches = self.machine.micro_batches_in_turn(whole.recipe);
         if let Some(gathers) = whole.gathers() {
             ops.push(StepPart::Gather, 1.0, [gathers]);
         }
@@ -324,7 +322,8 @@ impl Predictor {
         Ok(WholeStep {
             ops,
             micro_batches,
-            gather_s: micro_batches * whole.link_seconds(),
+            gather_s: micro_batches * whole.gather_link_s(),
+            sum_s: whole.sum_link_s(),
             host_update_s: queues.seconds(),
         })
     }

@@ -11,6 +11,8 @@ pub enum StepPart {
     Segment(Segment),
     /// Copies that bring weights together which devices share out.
     Gather,
+    /// Sum of the gradients of all devices.
+    Sum,
     /// Wait for updates on the host, behind the passes.
     HostUpdate,
 }

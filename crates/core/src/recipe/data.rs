@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::TrainingData;
+use super::training_data::OneOrMany;
 use crate::quantity::{self, Count};
 
 /// Data to train and evaluate on.
@@ -29,6 +30,15 @@ pub struct DataSettings {
     )]
     #[schemars(with = "Option<Count>")]
     pub held_out_length: Option<usize>,
+    /// Rows that the training has nothing to do with, as file(s): what a trial's training adds to their loss is the metric
+    /// `retained_loss_increase`. Their format is recognised from their own columns. Nothing is trained on them.
+    #[serde(
+        default,
+        with = "super::training_data::one_or_many",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    #[schemars(with = "OneOrMany")]
+    pub retain: Vec<PathBuf>,
     /// Format of a row; `auto` recognises it from the columns.
     #[serde(default)]
     pub format: DataFormat,
@@ -79,11 +89,29 @@ impl HeldOut {
             Self::Files(paths) => paths,
         }
     }
+
+    /// Rows of so many that are held out as a fraction of them: at least one and not all, and none of fewer than two. 0 where
+    /// files have them.
+    pub fn count_of(&self, rows: u64) -> u64 {
+        match self {
+            Self::Fraction(fraction) if rows >= 2 => ((rows as f64 * fraction).round() as u64).clamp(1, rows - 1),
+            Self::Fraction(_) | Self::File(_) | Self::Files(_) => 0,
+        }
+    }
 }
 
 impl Default for HeldOut {
     fn default() -> Self {
         Self::Fraction(0.1)
+    }
+}
+
+impl From<Vec<PathBuf>> for HeldOut {
+    fn from(mut files: Vec<PathBuf>) -> Self {
+        match files.len() {
+            1 => Self::File(files.remove(0)),
+            _ => Self::Files(files),
+        }
     }
 }
 

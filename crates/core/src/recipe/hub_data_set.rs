@@ -131,7 +131,7 @@ fn parse(address: &str) -> Result<HubDataSet, &'static str> {
             configuration,
             split: None,
         },
-        Some(rest) if Path::new(rest).extension().is_some() || rest.contains('/') => match is_inside(rest) {
+        Some(rest) if names_file(rest) => match is_inside(rest) {
             _ if rest.contains(['*', '?']) => return Err("patterns of files are not read"),
             _ if configuration.is_some() => return Err("a file has no configuration"),
             true => HubPart::File(rest.to_owned()),
@@ -189,6 +189,12 @@ fn is_name(part: &str) -> bool {
 fn is_word(text: &str) -> bool {
     let is_letter = |c: char| c.is_alphanumeric() || "-_.+ ".contains(c);
     !text.is_empty() && text.chars().all(is_letter) && !text.starts_with('.')
+}
+
+/// Whether a text is the path of a file, and no split: what ends `mix_1.2M` is a number.
+fn names_file(text: &str) -> bool {
+    let ending = Path::new(text).extension().and_then(|ending| ending.to_str());
+    text.contains('/') || ending.is_some_and(|ending| ending.starts_with(|first: char| first.is_alphabetic()))
 }
 
 /// Whether a text with slashes leads nowhere outside.

@@ -75,6 +75,14 @@ pub enum BadSharding {
 const BESIDE_LAYERS: [&str; 2] = ["embed_tokens", "lm_head"];
 
 impl Recipe {
+    /// The recipe on one device, with as many micro-batches in a step as each of its devices has.
+    #[must_use]
+    pub fn on_one_device(&self) -> Self {
+        let mut alone = self.clone();
+        (alone.batch.devices, alone.batch.sharding) = (1, Sharding::None);
+        alone
+    }
+
     /// Refuses a recipe whose weights cannot be shared out as it asks for.
     ///
     /// # Errors

@@ -283,23 +283,23 @@ impl JsonSchema for TrainingData {
 /// One value or a list of them in the file; always a list here.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "write a file or a list of files")]
-enum OneOrMany {
+pub(super) enum OneOrMany {
     One(PathBuf),
     Many(Vec<PathBuf>),
 }
 
-mod one_or_many {
+pub(super) mod one_or_many {
     use super::{OneOrMany, PathBuf};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::recipe) fn serialize<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
         match paths {
             [one] => one.serialize(serializer),
             many => many.serialize(serializer),
         }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+    pub(in crate::recipe) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
         Ok(match OneOrMany::deserialize(deserializer)? {
             OneOrMany::One(path) => vec![path],
             OneOrMany::Many(paths) => paths,

@@ -8,6 +8,8 @@ mod launcher;
 mod metrics;
 mod plan;
 mod request;
+mod serve;
+mod spike_cause;
 mod stopped;
 mod trial;
 
@@ -22,5 +24,7 @@ pub use launcher::{KubernetesLauncher, KubernetesVolume, LauncherSettings, Slurm
 pub use metrics::Metrics;
 pub use plan::{AccuracyPlan, MeasurePlan, TrainPlan, TrialPlan};
 pub use request::StudyRequest;
+pub use serve::{ServeMode, ServePlan};
+pub use spike_cause::SpikeCause;
 pub use stopped::{PLANNED_STEPS, bound_of, expected_end_deviation_of, expected_end_of};
 pub use trial::{FailReason, Phase, Trial, TrialNumber, TrialState};

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::serve::ServePlan;
 use crate::recipe::{Recipe, TrainingData};
 use crate::score::ScorePlan;
 
@@ -22,6 +23,9 @@ pub struct MeasurePlan {
     pub steps: u64,
     /// Steps after which the warm-up is taken as over even if step times still fall.
     pub max_warmup_steps: u64,
+    /// Load under which the setting's model is served too, where that counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serve: Option<ServePlan>,
 }
 
 /// Steps of a warm-up that a profile phase within a training has at the least.
@@ -36,6 +40,7 @@ impl MeasurePlan {
         (room >= LEAST_WARMUP).then(|| Self {
             steps: self.steps,
             max_warmup_steps: self.max_warmup_steps.min(room),
+            serve: self.serve,
         })
     }
 
@@ -78,12 +83,33 @@ pub struct AccuracyPlan {
     /// Trains the same recipe in F32 too, and compares the accuracies.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fp32_training: bool,
+    /// Evaluates rows that the training has nothing to do with (`data.retain`), before and behind it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub retained_loss: bool,
+    /// Compares the trained model's next-token distributions with those of the model before the training.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub base_kl: bool,
     /// Answers that it generates, and what scores them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score: Option<Box<ScorePlan>>,
     /// Whether a trial fails where this cannot be measured: an objective or a constraint asks for it.
     #[serde(rename = "accuracy_required", default, skip_serializing_if = "std::ops::Not::not")]
     pub is_required: bool,
+}
+
+impl AccuracyPlan {
+    /// Whether nothing is measured beside the loss.
+    pub fn is_off(&self) -> bool {
+        let Self {
+            check,
+            fp32_training,
+            retained_loss,
+            base_kl,
+            score,
+            is_required: _,
+        } = self;
+        !check && !fp32_training && !retained_loss && !base_kl && score.is_none()
+    }
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -100,6 +126,7 @@ mod tests {
         let measure = MeasurePlan {
             steps: 5,
             max_warmup_steps: 10,
+            serve: None,
         };
         let within = |steps, evaluations| {
             let train = TrainPlan {

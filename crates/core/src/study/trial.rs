@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Metrics, Params};
+use super::{Metrics, Params, SpikeCause};
 
 /// Number of a trial within its study, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -121,6 +121,9 @@ pub enum FailReason {
         at_step: u64,
         /// The last finite loss, if there was one.
         loss: Option<f64>,
+        /// Cause, where the numbers of the steps tell one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<SpikeCause>,
     },
     /// The trial process died or reported an error.
     Crashed {
@@ -141,6 +144,14 @@ impl FailReason {
     /// Name of the outcome as the database holds it.
     pub fn name(&self) -> &'static str {
         self.into()
+    }
+
+    /// Cause of a divergence, to stand behind its step (`, cause: rate`); empty where none is known.
+    pub fn cause_text(&self) -> String {
+        match self {
+            Self::Diverged { cause: Some(cause), .. } => format!(", cause: {}", cause.name()),
+            _ => String::new(),
+        }
     }
 
     /// Message about the reason; its name where nothing was said.

@@ -105,6 +105,13 @@ struct Span {
     offset: u32,
 }
 
+/// Row of a table: the table's number among those of a mixture, and the row's number there, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct TableRow {
+    pub set: usize,
+    pub row: usize,
+}
+
 /// One document of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentView {
@@ -319,6 +326,20 @@ impl DocumentSet {
             view.labels.extend(table.labels(&row, second));
         }
         view
+    }
+
+    /// Row of a table that document `index` was cut from.
+    pub(super) fn table_row(&self, index: usize) -> TableRow {
+        let set = self.tables.partition_point(|set| set.end <= index);
+        let row = self.spans[index].row as usize;
+        TableRow { set, row }
+    }
+
+    /// Whether a row of the table of this number was left out, so that later ones have another number than in their files.
+    pub(super) fn has_left_out(&self, set: usize) -> bool {
+        self.tables
+            .get(set)
+            .is_none_or(|set| set.table.extent().counts.empty > 0)
     }
 
     fn located(&self, index: usize) -> DocumentPlace<'_> {

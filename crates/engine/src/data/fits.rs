@@ -1,5 +1,6 @@
 //! Whether data suit a model.
 
+use super::retained::RETAINED;
 use super::{DataError, DocumentSet, PreparedData};
 use peft_tune_core::architecture::Architecture;
 
@@ -19,7 +20,9 @@ impl PreparedData {
     /// # Errors
     /// Errors of [`PreparedData::check_fits`].
     pub fn check_bounds(&self, vocabulary: usize, max_positions: Option<usize>) -> Result<(), DataError> {
-        for (set, documents) in [("training", self.train()), ("held-out", self.held_out())] {
+        let sets = [("training", self.train()), ("held-out", self.held_out())];
+        let retained = self.retained().map(|documents| (RETAINED, documents));
+        for (set, documents) in sets.into_iter().chain(retained) {
             if !documents.is_surely_below(vocabulary) {
                 let token = documents.highest_token() as usize;
                 if token >= vocabulary {

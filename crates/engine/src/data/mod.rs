@@ -10,9 +10,10 @@
 //! | tokens at rest | `tokens`, `token_writer`, `cache`, `cache_folder`, `cache_limit`, `disk_space`, `key`, `digest`, `checksum` |
 //! | rows for people to look at, and for other tools to read | `look`, `seen`, `oddities`, `preference_rows` |
 //! | rows as questions that a model answers | `question` |
-//! | documents of a sequence length | `length_limit`, `documents`, `prepared`, `fits` |
+//! | documents back to the rows of the files | `document_rows` |
+//! | documents of a sequence length | `length_limit`, `documents`, `prepared`, `retained`, `fits` |
 //! | documents to steps | `packing`, `grouping`, `order`, `mixture`, `source`, `prefetch`, `batch` |
-//! | what is wrong, and where | `error`, `warning`, `row_location` |
+//! | what is wrong, and where | `error`, `warning`, `row_warnings`, `row_location` |
 
 mod answers;
 mod batch;
@@ -23,6 +24,7 @@ mod checksum;
 mod columns;
 mod digest;
 mod disk_space;
+mod document_rows;
 mod documents;
 mod encode;
 mod encode_chat;
@@ -52,14 +54,17 @@ mod prepared;
 mod progress;
 mod question;
 mod readers;
+mod retained;
 mod rewritten;
 mod row_location;
+mod row_warnings;
 mod said;
 mod seen;
 mod source;
 mod split;
 mod text_blocks;
 mod text_targets;
+mod thread_use;
 mod token_trace;
 mod token_writer;
 mod tokenize;
@@ -72,6 +77,7 @@ pub use batch::{Document, MicroBatch};
 pub use cache_folder::cache_folder;
 pub use cache_limit::make_room;
 pub use digest::content_digest;
+pub use document_rows::DocumentRows;
 pub use documents::{DocumentSet, DocumentView, Statistics, WindowView};
 pub use error::DataError;
 pub use format::{check_first_row, recognise};
@@ -89,6 +95,7 @@ pub use row_location::{RowLocation, Unit};
 pub use said::Said;
 pub use seen::{RowsSeen, RowsSummary, SetSummary, ShownRow, ShownToken};
 pub use source::{BatchSource, evaluation_batches};
+pub use thread_use::ThreadUse;
 pub use tokenize::TOKENIZING_STACK_BYTES;
 pub use vocabulary::Vocabulary;
 pub use warning::DataWarning;

@@ -26,7 +26,8 @@ fn each(
     settings: &DataSettings,
     files: &mut dyn FnMut(&Path) -> Result<Vec<PathBuf>, crate::hub::DataSetError>,
 ) -> Result<DataSettings, DataError> {
-    let mut all = settings.train.files().chain(settings.held_out.files());
+    let held_out = settings.held_out.files();
+    let mut all = settings.train.files().chain(held_out).chain(&settings.retain);
     if !all.any(|path| HubDataSet::is_written(path)) {
         return Ok(settings.clone());
     }
@@ -42,6 +43,13 @@ fn each(
                 }
                 HeldOut::Files(found)
             }
+        },
+        retain: {
+            let mut found = Vec::new();
+            for path in &settings.retain {
+                found.extend(of("data.retain", path)?);
+            }
+            found
         },
         ..settings.clone()
     })

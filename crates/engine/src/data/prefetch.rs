@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{BatchSource, DataError, MicroBatch};
+use super::{BatchSource, DataError, MicroBatch, ThreadUse};
 use crate::span;
 use crate::span::StepPhase;
 
@@ -39,6 +39,8 @@ pub struct PrefetchTimes {
     pub compute_waits_s: f64,
     /// The data waited for the training: so many steps were ready as may be, and no more was prepared.
     pub data_waits_s: f64,
+    /// What the thread that prepared steps used meanwhile, where the system tells it.
+    pub used: Option<ThreadUse>,
 }
 
 impl PrefetchTimes {
@@ -49,6 +51,7 @@ impl PrefetchTimes {
             preparing_s: self.preparing_s - earlier.preparing_s,
             compute_waits_s: self.compute_waits_s - earlier.compute_waits_s,
             data_waits_s: self.data_waits_s - earlier.data_waits_s,
+            used: self.used.map(|used| used.since(&earlier.used.unwrap_or_default())),
         }
     }
 }
@@ -60,6 +63,7 @@ struct Clock {
     preparing: Duration,
     compute_waits: Duration,
     data_waits: Duration,
+    used: Option<ThreadUse>,
     /// Moment since which the thread has waited to hand a step over.
     held_up_since: Option<Instant>,
 }
@@ -72,12 +76,16 @@ impl Clock {
             preparing_s: self.preparing.as_secs_f64(),
             compute_waits_s: self.compute_waits.as_secs_f64(),
             data_waits_s: (self.data_waits + under_way).as_secs_f64(),
+            used: self.used,
         }
     }
 
-    fn prepared(&mut self, took: Duration) {
+    fn prepared(&mut self, took: Duration, used: Option<ThreadUse>) {
         self.steps += 1;
         self.preparing += took;
+        if let Some(used) = used {
+            self.used = Some(self.used.unwrap_or_default().and(&used));
+        }
     }
 
     fn handed_over(&mut self) {
@@ -155,13 +163,13 @@ impl Ahead {
 fn prepare(source: &BatchSource, steps: Range<u64>, sender: &SyncSender<Vec<MicroBatch>>, clock: &Mutex<Clock>) {
     for step in steps {
         let span = span::phase(StepPhase::Prepare);
-        let started = Instant::now();
+        let (started, before) = (Instant::now(), ThreadUse::now());
         let batches = source.global_batch(step);
-        let took = started.elapsed();
+        let (took, used) = (started.elapsed(), used_since(before));
         drop(span);
         {
             let mut clock = locked(clock);
-            clock.prepared(took);
+            clock.prepared(took, used);
             clock.held_up_since = Some(Instant::now());
         }
         let is_gone = sender.send(batches).is_err();
@@ -177,7 +185,7 @@ impl Iterator for Prefetch {
 
     fn next(&mut self) -> Option<Self::Item> {
         let step = self.steps.next()?;
-        let asked = Instant::now();
+        let (asked, before) = (Instant::now(), ThreadUse::now());
         let batches = match &mut self.ahead {
             Some(ahead) => ahead.next(),
             None => Some(self.source.global_batch(step)),
@@ -186,7 +194,7 @@ impl Iterator for Prefetch {
         let mut clock = locked(&self.clock);
         clock.compute_waits += waited;
         if self.ahead.is_none() {
-            clock.prepared(waited);
+            clock.prepared(waited, used_since(before));
         }
         batches
     }
@@ -204,6 +212,11 @@ impl Drop for Ahead {
             let _ = thread.join();
         }
     }
+}
+
+/// What this thread has used since an earlier moment, where the system tells it.
+fn used_since(before: Option<ThreadUse>) -> Option<ThreadUse> {
+    Some(ThreadUse::now()?.since(&before?))
 }
 
 fn locked(clock: &Mutex<Clock>) -> MutexGuard<'_, Clock> {

@@ -1,6 +1,5 @@
 //! Data made ready for training: read, split, tokenised and cut.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +14,8 @@ use super::length_limit::LengthLimit;
 use super::meter::bytes_of;
 use super::notes::{Notes, SetNotes};
 use super::on_disk::on_disk;
+use super::retained::{RETAINED, left_out, retained_settings};
+use super::row_warnings::{note_warnings, set_warnings};
 use super::token_writer::TokenWriter;
 use super::tokenize::{Failure, Source, tokenize};
 use super::tokens::{Tables, Width};
@@ -23,11 +24,12 @@ use crate::hub::ModelFiles;
 use crate::tokenizer::Tokenizer;
 use peft_tune_core::recipe::{DataSettings, HeldOut, LongRows, Recipe, TrainingData, TrainingSet};
 
-/// The training and held-out documents of a recipe.
+/// The training and held-out documents of a recipe, and those of rows that the training has nothing to do with.
 #[derive(Clone, Debug)]
 pub struct PreparedData {
     train: DocumentSet,
     held_out: DocumentSet,
+    retained: Option<DocumentSet>,
     sequence_length: usize,
     uncut: Uncut,
 }
@@ -37,6 +39,8 @@ pub struct PreparedData {
 struct Uncut {
     /// Tables of each set of a mixture, else one.
     tables: Vec<Tables>,
+    /// Tables of `data.retain`, whose rows are the held-out ones.
+    retained: Option<Tables>,
     /// Names and weights of the sets, where sets are mixed.
     names: Vec<String>,
     weights: Option<Arc<[f64]>>,
@@ -118,17 +122,12 @@ impl PreparedData {
         let names: Vec<String> = sets.iter().map(TrainingSet::name).collect();
         let mut tables = Vec::new();
         for (number, settings) in by_set(settings).iter().enumerate() {
-            let of_set = match cache {
-                None => in_memory(Source {
-                    settings,
-                    vocabulary: &vocabulary,
-                    seed,
-                    rows: &[],
-                }),
-                Some((folder, check)) => cached(settings, &vocabulary, seed, folder, check, &mut general),
-            };
+            let of_set = tables_of(settings, &vocabulary, seed, cache, &mut general);
             tables.push(of_set.map_err(|error| error.of_set(names.get(number)))?);
         }
+        let retained = retained_settings(settings);
+        let retained = retained.map(|own| tables_of(&own, &vocabulary, seed, cache, &mut general));
+        let retained = retained.transpose()?;
         // A cache that cannot be written is told once.
         general.dedup();
         let noted = tables.iter().map(|tables| {
@@ -136,8 +135,10 @@ impl PreparedData {
             (&tables.notes, rows)
         });
         general.extend(note_warnings(noted, &vocabulary));
+        general.extend(retained.iter().flat_map(left_out));
         let uncut = Uncut {
             tables,
+            retained,
             weights: (!sets.is_empty()).then(|| sets.iter().map(|set| set.weight).collect()),
             names,
             held_out_length: settings.held_out_length,
@@ -164,6 +165,11 @@ impl PreparedData {
     /// The held-out documents, in file order.
     pub fn held_out(&self) -> &DocumentSet {
         &self.held_out
+    }
+
+    /// Documents of rows that the training has nothing to do with (`data.retain`), in file order; `None` without such rows.
+    pub fn retained(&self) -> Option<&DocumentSet> {
+        self.retained.as_ref()
     }
 
     /// Longest training document, and longest stretch of a held-out one, in tokens that is possible here.
@@ -224,7 +230,12 @@ impl PreparedData {
             .iter()
             .zip(refused)
             .flat_map(|((name, set, length), refused)| set_warnings(name, set, *length, refused));
-        self.uncut.warnings.iter().cloned().chain(of_sets).collect()
+        let retained = self.retained.iter().zip(&self.uncut.retained);
+        let of_retained = retained.flat_map(|(set, tables)| {
+            set_warnings(RETAINED, set, held_out_length, tables.notes.held_out.refused_rows())
+        });
+        let general = self.uncut.warnings.iter().cloned();
+        general.chain(of_sets).chain(of_retained).collect()
     }
 }
 
@@ -270,12 +281,16 @@ impl Uncut {
                 held_out.push(cut(&tables.held_out, &tables.notes.held_out, "held-out", cut_at).map_err(of_set)?);
             }
         }
+        let retained = self.retained.as_ref();
+        let retained = retained.map(|tables| cut(&tables.held_out, &tables.notes.held_out, RETAINED, cut_at));
+        let retained = retained.transpose()?;
         let none = "there is a set where nothing is mixed, too";
         Ok(PreparedData {
             train: DocumentSet::mixed(train, self.weights.clone()).expect(none),
             held_out: DocumentSet::mixed(held_out, None)
                 .expect(none)
                 .scored_in(sequence_length),
+            retained: retained.map(|set| set.scored_in(sequence_length)),
             sequence_length,
             uncut: self,
         })
@@ -337,6 +352,25 @@ pub(super) fn check(settings: &DataSettings) -> Result<(), DataError> {
 
 /// Bytes of files whose tokens may be held in memory where the cache cannot be written.
 const HELD_BYTES: u64 = 256 << 20;
+
+/// The tables of a set: through the cache, where there is one.
+fn tables_of(
+    settings: &DataSettings,
+    vocabulary: &Vocabulary,
+    seed: u64,
+    cache: Option<(&Path, Check)>,
+    warnings: &mut Vec<DataWarning>,
+) -> Result<Tables, DataError> {
+    match cache {
+        None => in_memory(Source {
+            settings,
+            vocabulary,
+            seed,
+            rows: &[],
+        }),
+        Some((folder, check)) => cached(settings, vocabulary, seed, folder, check, warnings),
+    }
+}
 
 /// The tables from the cache, which is filled first where need be.
 fn cached(
@@ -401,82 +435,4 @@ fn in_memory(source: Source) -> Result<Tables, DataError> {
     Ok(writer
         .into_tables()
         .expect("all parts are in memory and as long as they were written"))
-}
-
-fn is_told(warnings: &[DataWarning], one: &DataWarning) -> bool {
-    warnings
-        .iter()
-        .any(|told| std::mem::discriminant(told) == std::mem::discriminant(one))
-}
-
-/// Warnings from the notes on rows, whatever the sequence length; with the notes come the rows of both sets.
-pub(super) fn note_warnings<'a>(
-    notes: impl IntoIterator<Item = (&'a Notes, [u64; 2])>,
-    vocabulary: &Vocabulary,
-) -> Vec<DataWarning> {
-    let text_of = |token: u32| vocabulary.token_text(token).unwrap_or_else(|| token.to_string());
-    let mut unread: BTreeMap<String, u64> = BTreeMap::new();
-    let mut warnings = Vec::new();
-    for (notes, rows) in notes {
-        for ((set, notes), rows) in [("training", &notes.train), ("held-out", &notes.held_out)]
-            .into_iter()
-            .zip(rows)
-        {
-            let told = notes.warnings(set, rows, &text_of);
-            // What holds of both sets is told of the first; rows that are left out are counted in each.
-            for one in told {
-                if one.counts_rows() || !(set == "held-out" && is_told(&warnings, &one)) {
-                    warnings.push(one);
-                }
-            }
-        }
-        for (column, rows) in &notes.unread {
-            *unread.entry(column.clone()).or_default() += rows;
-        }
-    }
-    if !unread.is_empty() {
-        let columns = unread.into_iter().collect();
-        warnings.push(DataWarning::Unread { columns });
-    }
-    warnings
-}
-
-fn set_warnings(name: &str, set: &DocumentSet, sequence_length: usize, refused: u64) -> Vec<DataWarning> {
-    let statistics = set.statistics();
-    let (set, of) = (name.to_owned(), statistics.rows);
-    // Rows that were left out for a reason are told by it.
-    let empty_rows = statistics.empty_rows.saturating_sub(refused);
-    let empty = (empty_rows > 0).then(|| DataWarning::Empty {
-        set: set.clone(),
-        rows: empty_rows,
-        of,
-    });
-    let untargeted = (statistics.untargeted_rows > 0).then(|| DataWarning::NoTarget {
-        set: set.clone(),
-        rows: statistics.untargeted_rows,
-        of,
-    });
-    let dropped = (statistics.dropped_rows > 0).then(|| DataWarning::Dropped {
-        set: set.clone(),
-        rows: statistics.dropped_rows,
-        of,
-        sequence_length,
-    });
-    let too_long = (statistics.too_long_rows > 0).then(|| DataWarning::TooLong {
-        set: set.clone(),
-        rows: statistics.too_long_rows,
-        of,
-        sequence_length,
-    });
-    let cut = (statistics.cut_rows > 0).then_some(DataWarning::Cut {
-        set,
-        rows: statistics.cut_rows,
-        of,
-        tokens: statistics.cut_tokens,
-        sequence_length,
-    });
-    [empty, untargeted, dropped, too_long, cut]
-        .into_iter()
-        .flatten()
-        .collect()
 }

@@ -36,6 +36,27 @@ impl DocumentSet {
         });
         questions.take(most).collect()
     }
+
+    /// Beginnings of the first documents of the set, at most `most`, of a mixture from all of its sets, each of at most `tokens` tokens
+    /// (at least 1): what comes before the last answer, or the first half of a document that has no answer with something before it.
+    pub fn beginnings(&self, most: usize, tokens: usize) -> Vec<Vec<u32>> {
+        let beginnings = self.in_turns().take(most).map(|index| {
+            let document = self.document(index);
+            let labels: Vec<i64> = document.labels().collect();
+            let mut beginning = beginning(&document.input_ids, &labels);
+            beginning.truncate(tokens);
+            beginning
+        });
+        beginnings.collect()
+    }
+}
+
+/// What comes before the last answer, or the first half where nothing does. Never empty.
+fn beginning(ids: &[u32], labels: &[i64]) -> Vec<u32> {
+    match Question::of(ids, labels) {
+        Some(question) => question.prompt,
+        None => ids[..ids.len().div_ceil(2)].to_vec(),
+    }
 }
 
 #[cfg(test)]
@@ -49,5 +70,13 @@ mod tests {
         assert_eq!((question.prompt, question.answer), (vec![1, 2, 3, 4], vec![5, 6]));
         assert_eq!(Question::of(&ids, &[1, 2, 3, 4, 5, 6, 7]), None);
         assert_eq!(Question::of(&ids, &[no; 7]), None);
+    }
+
+    #[test]
+    fn a_document_that_asks_nothing_begins_with_its_first_half() {
+        let (ids, no) = ([1, 2, 3], IGNORE);
+        assert_eq!(beginning(&ids, &[1, 2, 3]), [1, 2]);
+        assert_eq!(beginning(&ids, &[no, no, 3]), [1, 2]);
+        assert_eq!(beginning(&ids, &[no, 2, 3]), [1]);
     }
 }

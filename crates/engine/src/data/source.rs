@@ -195,11 +195,7 @@ impl BatchSource {
 
     /// The micro-batches of step `step`, which counts from 0: at the end of an epoch there may be fewer, and the last of them smaller.
     pub fn global_batch(&self, step: u64) -> Vec<MicroBatch> {
-        let step = match self.is_full_only {
-            true => self.epoch_steps.full_step(step),
-            false => step,
-        };
-        let mut rows = self.epoch_steps.rows_of(step);
+        let mut rows = self.positions_of(step);
         let mut micro_batches = Vec::new();
         while !rows.is_empty() {
             let mut batch = MicroBatch::new();
@@ -209,6 +205,26 @@ impl BatchSource {
             micro_batches.push(batch);
         }
         micro_batches
+    }
+
+    /// Documents of step `step`, which counts from 0, in the order in which they go through the model.
+    pub fn documents_of(&self, step: u64) -> Vec<usize> {
+        let rows = self.positions_of(step).map(|position| self.row_at(position));
+        rows.flat_map(|row| self.rows.documents(row)).collect()
+    }
+
+    /// The documents that are dealt out.
+    pub fn documents(&self) -> &DocumentSet {
+        &self.documents
+    }
+
+    /// Positions among the rows of all epochs that a step takes.
+    fn positions_of(&self, step: u64) -> Range<u64> {
+        let step = match self.is_full_only {
+            true => self.epoch_steps.full_step(step),
+            false => step,
+        };
+        self.epoch_steps.rows_of(step)
     }
 
     /// The micro-batch that needs the most memory: of the rows with the most tokens.

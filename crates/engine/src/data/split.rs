@@ -3,6 +3,7 @@
 use super::RowLocation;
 use super::example::Example;
 use super::order::Permutation;
+use peft_tune_core::recipe::HeldOut;
 
 /// An example and where it stands.
 pub(super) type Located = (RowLocation, Example);
@@ -14,15 +15,12 @@ pub(super) struct HeldOutRows {
 }
 
 impl HeldOutRows {
-    /// A fraction of `rows`, at least one and not all, none of fewer than two: which ones is decided by the seed and the
-    /// number of rows alone.
+    /// A fraction of `rows`, as many as [`HeldOut::count_of`] says: which ones is decided by the seed and the number of rows alone.
     pub(super) fn new(rows: usize, fraction: f64, seed: u64) -> Self {
         let mut are_held_out = vec![false; rows];
-        if rows >= 2 {
-            let count = ((rows as f64 * fraction).round() as usize).clamp(1, rows - 1);
-            let order = Permutation::new(seed, HELD_OUT_STREAM, rows);
-            (0..count).for_each(|position| are_held_out[order.at(position)] = true);
-        }
+        let count = HeldOut::Fraction(fraction).count_of(rows as u64) as usize;
+        let order = Permutation::new(seed, HELD_OUT_STREAM, rows);
+        (0..count).for_each(|position| are_held_out[order.at(position)] = true);
         Self { are_held_out }
     }
 

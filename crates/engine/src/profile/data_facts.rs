@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{DataFacts, DataWaits, EvaluationCost, StepFacts};
+use super::{DataFacts, DataWaits, EvaluationCost, PreparingThread, StepFacts};
 use crate::data::{BatchSource, PrefetchTimes};
 use peft_tune_core::recipe::Recipe;
 
@@ -24,11 +24,16 @@ pub(super) fn facts_of(recipe: &Recipe, source: &BatchSource) -> DataFacts {
 /// Waits that `reading` took of `elapsed`.
 pub(super) fn waits_of(reading: &PrefetchTimes, prefetch_depth: usize, elapsed: Duration) -> DataWaits {
     let share = |seconds: f64| (seconds / elapsed.as_secs_f64().max(f64::MIN_POSITIVE)).min(1.0);
+    let steps = reading.steps.max(1) as f64;
     DataWaits {
         prefetch_depth,
-        preparing_s: reading.preparing_s / reading.steps.max(1) as f64,
+        preparing_s: reading.preparing_s / steps,
         compute_waits: share(reading.compute_waits_s),
         data_waits: share(reading.data_waits_s),
+        thread: reading.used.map(|used| PreparingThread {
+            processor_s: used.processor_s / steps,
+            read_bytes: used.read_bytes as f64 / steps,
+        }),
     }
 }
 

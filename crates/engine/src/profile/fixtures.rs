@@ -91,6 +91,7 @@ pub fn sound_profile() -> Profile {
                 preparing_s: 2e-5,
                 compute_waits: 1e-5,
                 data_waits: 0.999,
+                thread: None,
             }),
         },
         steps: StepFacts {

@@ -74,6 +74,7 @@ pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<
         samples,
         energy,
         gpu: gpu.as_ref().map(|watched| watched.timeline.clone()),
+        trace: None,
     };
     let trace = Trace {
         trees: session.kept,

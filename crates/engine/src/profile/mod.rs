@@ -29,6 +29,7 @@ mod session;
 mod setting_facts;
 mod steady;
 mod tensorboard;
+mod torch_trace;
 mod trace;
 mod variant_name;
 mod write_error;
@@ -43,15 +44,16 @@ pub use measure::{Measured, profile};
 pub use memory::{CountingAllocator, HostMemory, OUT_OF_MEMORY_EXIT};
 pub use profile::{
     AdapterCost, Arithmetic, DataFacts, DataWaits, EvaluationCost, MemoryFacts, MemoryPart, MemoryPoint, ModuleTime,
-    OpTime, PhaseTime, Profile, Setting, SpanTiming, SpannedSteps, StepFacts,
+    OpTime, PhaseTime, PreparingThread, Profile, Setting, SpanTiming, SpannedSteps, StepFacts, TraceFile,
 };
 pub use profile_error::ProfileError;
 pub use profile_inputs::{ProfileInputs, ProfileSettings, StepLog};
 pub use reference::Reference;
 pub use requests::{RequestLoad, RequestPoint, measure_requests};
-pub use resident::{peak_resident_bytes, reset_peak_resident, resident_bytes};
+pub use resident::{field_bytes, own_status_bytes, peak_resident_bytes, reset_peak_resident, resident_bytes};
 pub use sample::DeviceSample;
 pub use steady::{Median, Throughput, WarmupDetector, median};
-pub use tensorboard::{HparamValue, TensorBoard, TrialLog, TrialStart};
+pub use tensorboard::{BrokenRecord, EventReader, HparamValue, ScalarEvent, TensorBoard, TrialLog, TrialStart};
+pub use torch_trace::{TraceError, read_torch_trace};
 pub use trace::Trace;
 pub use write_error::WriteError;

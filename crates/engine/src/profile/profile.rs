@@ -30,6 +30,17 @@ pub struct Profile {
     /// Timeline of an NVIDIA GPU, where CUPTI tells it.
     #[serde(default)]
     pub gpu: Option<GpuTimeline>,
+    /// File that the profile was read from; `None` where steps were run for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceFile>,
+}
+
+/// File of PyTorch's profiler that a profile was read from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceFile {
+    pub path: String,
+    /// Facts that it does not tell, and what its numbers are of.
+    pub notes: Vec<String>,
 }
 
 /// Setting that was profiled: the facts that tables, comparison and diagnosis name.
@@ -103,6 +114,18 @@ pub struct DataWaits {
     pub compute_waits: f64,
     /// Part in which the data waited for the model: as many steps were ready as may be.
     pub data_waits: f64,
+    /// What the thread that prepares rows did meanwhile; absent where nobody tells it.
+    #[serde(default)]
+    pub thread: Option<PreparingThread>,
+}
+
+/// Work of the thread that prepares rows. Means of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PreparingThread {
+    /// Seconds of processors.
+    pub processor_s: f64,
+    /// Bytes that a disk had to read for it: what lay in the page cache is not among them.
+    pub read_bytes: f64,
 }
 
 /// The measured steps.

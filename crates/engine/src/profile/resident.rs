@@ -2,12 +2,12 @@
 
 /// Resident set size of this process in bytes, or `None` where the system does not say.
 pub fn resident_bytes() -> Option<u64> {
-    status_kib("VmRSS:").map(|kib| kib * 1024)
+    own_status_bytes("VmRSS:")
 }
 
 /// Highest resident set size since the process began, or since [`reset_peak_resident`], in bytes.
 pub fn peak_resident_bytes() -> Option<u64> {
-    status_kib("VmHWM:").map(|kib| kib * 1024)
+    own_status_bytes("VmHWM:")
 }
 
 /// Starts a new peak from what is resident now; silently does nothing where the system cannot.
@@ -16,10 +16,16 @@ pub fn reset_peak_resident() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-fn status_kib(key: &str) -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with(key))?;
-    line.split_whitespace().nth(1)?.parse().ok()
+/// Bytes that a field such as `VmRSS:` of this process's status says.
+pub fn own_status_bytes(field: &str) -> Option<u64> {
+    field_bytes(&std::fs::read_to_string("/proc/self/status").ok()?, field)
+}
+
+/// Bytes that a field such as `VmRSS:` says in the text of a file of `/proc` that counts in kilobytes.
+pub fn field_bytes(text: &str, field: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib * 1024)
 }
 
 #[cfg(all(test, target_os = "linux"))]

@@ -100,9 +100,12 @@ pub(super) fn read(folder: &Path) -> Option<RunProgress> {
     (hashes(folder).ok()? == state.files).then_some(state.progress)
 }
 
-/// Brings `trainer` to where the checkpoint was written.
+/// Brings `trainer` to where the checkpoint was written, at the rate that the training had come to.
 pub(super) fn restore(folder: &Path, trainer: &mut Trainer, progress: &RunProgress) -> Result<(), RunError> {
     restore_values(folder, trainer)?;
+    if let Some(back_off) = progress.back_offs.last() {
+        trainer.set_learning_rate(back_off.learning_rate);
+    }
     let path = folder.join(OPTIMIZER);
     let state = candle_core::safetensors::load(&path, &Device::Cpu)?;
     let state: Vec<(String, Tensor)> = state.into_iter().collect();
@@ -113,7 +116,8 @@ pub(super) fn restore(folder: &Path, trainer: &mut Trainer, progress: &RunProgre
     })
 }
 
-fn restore_values(folder: &Path, trainer: &Trainer) -> Result<(), TrainError> {
+/// Brings the values alone to those of the checkpoint.
+pub(super) fn restore_values(folder: &Path, trainer: &Trainer) -> Result<(), TrainError> {
     let parameters = trainer.parameters();
     if trainer.adapter_plan().is_some() {
         let saved = SavedAdapter::read(folder)?.for_model(&trainer.trained().plan.architecture)?;

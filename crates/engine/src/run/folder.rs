@@ -1,6 +1,7 @@
 //! The output folder of a training: what is in it, and what may begin or continue there.
 
 use std::fs::{File, TryLockError};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::checkpoint;
@@ -9,7 +10,7 @@ use super::outcome::{Outcome, RunProgress};
 use super::whole_folder::{put_in_place, recover_folder, remove, start_folder};
 use super::{RunError, RunInputs, RunSettings, Start};
 use crate::base::SPARSITY_FILE;
-use crate::{ModelDirectory, Trainer, WrittenDtype};
+use crate::{ModelDirectory, SpikeReport, Trainer, WrittenDtype};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::whole_file::make_folder;
 
@@ -17,6 +18,7 @@ const IDENTITY: &str = "run.json";
 const RESULT: &str = "result.json";
 const CHECKPOINTS: &str = "checkpoints";
 const BEST: &str = "best";
+const SPIKES: &str = "spikes.jsonl";
 
 /// Everything else that a training may leave in its folder.
 const LEFT: &[&str] = &[
@@ -165,6 +167,34 @@ impl OutputFolder {
         latest_checkpoint(&self.path)
     }
 
+    /// The latest whole checkpoint of a step before `step`.
+    pub(super) fn whole_before(&self, step: u64) -> Result<Option<(PathBuf, RunProgress)>, RunError> {
+        let before = checkpoints(&self.path)?.into_iter().rev().filter(|(at, _)| *at < step);
+        let mut whole = before.filter_map(|(_, folder)| Some((checkpoint::read(&folder)?, folder)));
+        Ok(whole.next().map(|(progress, folder)| (folder, progress)))
+    }
+
+    /// Removes the checkpoints of later steps than `step`.
+    pub(super) fn remove_behind(&self, step: u64) -> Result<(), RunError> {
+        for (_, folder) in checkpoints(&self.path)?.into_iter().filter(|(at, _)| *at > step) {
+            remove(&folder).map_err(RunError::file(&folder))?;
+        }
+        Ok(())
+    }
+
+    /// Adds a report to the file of them.
+    pub(super) fn note_spike(&self, report: &SpikeReport) -> Result<(), RunError> {
+        let path = self.path.join(SPIKES);
+        let mut line = serde_json::to_vec(report).map_err(|source| RunError::Json {
+            path: path.clone(),
+            source,
+        })?;
+        line.push(b'\n');
+        let file = File::options().create(true).append(true).open(&path);
+        file.and_then(|mut file| file.write_all(&line))
+            .map_err(RunError::file(&path))
+    }
+
     fn best(&self) -> PathBuf {
         self.path.join(BEST)
     }
@@ -194,7 +224,7 @@ impl OutputFolder {
         if !self.path.join(IDENTITY).is_file() {
             return Ok(());
         }
-        let names = [CHECKPOINTS, BEST, RESULT].iter().chain(LEFT);
+        let names = [CHECKPOINTS, BEST, RESULT, SPIKES].iter().chain(LEFT);
         for name in names {
             let path = self.path.join(name);
             remove(&path).map_err(RunError::file(&path))?;

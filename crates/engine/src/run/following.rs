@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::identity::Identity;
 use super::next::{self, Next};
+use super::spike_rows::batches_of;
 use super::training::{held_out_of, source_of};
 use super::{RunError, RunInputs, RunProgress, checkpoint, folder};
 use crate::Trainer;
@@ -18,6 +19,9 @@ pub struct FollowingRun {
     held_out: Vec<MicroBatch>,
     total_steps: u64,
     collective: Arc<dyn Collective>,
+    /// Folder that rank 0 writes checkpoints to.
+    output: PathBuf,
+    micro_batch: usize,
 }
 
 impl FollowingRun {
@@ -40,6 +44,8 @@ impl FollowingRun {
             source,
             total_steps,
             collective,
+            output: output.to_owned(),
+            micro_batch: inputs.recipe.batch.micro_batch,
         })
     }
 
@@ -48,7 +54,7 @@ impl FollowingRun {
     /// # Errors
     /// Those of the engine; a rank that is gone.
     pub fn run(mut self) -> Result<(), RunError> {
-        let mut batches = Prefetch::start(Arc::clone(&self.source), self.trainer.steps()..self.total_steps)?;
+        let mut batches = self.batches()?;
         loop {
             match Next::hear(self.collective.as_ref())? {
                 Next::Step => {
@@ -58,9 +64,26 @@ impl FollowingRun {
                 Next::Evaluate => {
                     self.trainer.evaluate(&self.held_out)?;
                 }
+                Next::Rows { first, last } => {
+                    self.collective.broadcast(&self.trainer.parameters().values)?;
+                    let rows = batches_of(&self.source, first..=last, self.micro_batch);
+                    self.trainer.evaluate_rows(&rows, &mut ())?;
+                }
+                Next::Return { step } => {
+                    let (path, progress) = checkpoint_of(&self.output, step)?;
+                    checkpoint::restore(&path, &mut self.trainer, &progress)?;
+                    batches = self.batches()?;
+                }
                 Next::End => return Ok(()),
             }
         }
+    }
+
+    fn batches(&self) -> Result<Prefetch, RunError> {
+        Ok(Prefetch::start(
+            Arc::clone(&self.source),
+            self.trainer.steps()..self.total_steps,
+        )?)
     }
 }
 

@@ -8,6 +8,7 @@
 //! | `checkpoints/step-00000020/` | everything that step 21 depends on; see `checkpoint.rs` |
 //! | `best/` | the adapter (or model) with the lowest held-out loss, where there are several evaluations |
 //! | `adapter_config.json`, `adapter_model.safetensors` | the trained adapter in PEFT's layout; a whole model directory without an adapter |
+//! | `spikes.jsonl` | what was found of each spike and divergence, one a line |
 //! | `result.json` | how the training ended; written last |
 //!
 //! In float32 a training that was stopped and resumed ends in the same bits as one that was not: the values, the
@@ -25,14 +26,19 @@ mod identity;
 mod next;
 mod outcome;
 mod settings;
+mod spike_answer;
+mod spike_cause;
+mod spike_rows;
+mod spike_watch;
 mod together;
 mod training;
+mod update_sample;
 mod whole_folder;
 
 pub use error::RunError;
 pub use folder::latest_checkpoint;
 pub use following::FollowingRun;
 pub use outcome::{Beside, BestEvaluation, Ending, Outcome, RunProgress};
-pub use settings::{RunInputs, RunSettings, Start};
+pub use settings::{OnSpike, RunInputs, RunSettings, Start};
 pub use together::{Ended, RunGroup};
 pub use training::{Opened, TrainingRun};

@@ -8,6 +8,15 @@ use crate::parallel::{Collective, CollectiveError};
 pub(super) enum Next {
     Step,
     Evaluate,
+    /// Losses of the rows of steps `first` to `last`, on the values of rank 0.
+    Rows {
+        first: u64,
+        last: u64,
+    },
+    /// Return to the checkpoint of this step, which holds the rate to go on with.
+    Return {
+        step: u64,
+    },
     End,
 }
 
@@ -17,12 +26,14 @@ impl Next {
     /// # Errors
     /// A rank that is gone or hangs.
     pub(super) fn tell(self, collective: &dyn Collective) -> Result<(), CollectiveError> {
-        let number = match self {
-            Self::Step => 0.0,
-            Self::Evaluate => 1.0,
-            Self::End => 2.0,
+        let (kind, first, last) = match self {
+            Self::Step => (0.0, 0, 0),
+            Self::Evaluate => (1.0, 0, 0),
+            Self::End => (2.0, 0, 0),
+            Self::Rows { first, last } => (3.0, first, last),
+            Self::Return { step } => (4.0, step, step),
         };
-        collective.sum_numbers(&mut [number])
+        collective.sum_numbers(&mut [kind, first as f64, last as f64])
     }
 
     /// Hears what rank 0 tells.
@@ -30,11 +41,15 @@ impl Next {
     /// # Errors
     /// Errors of [`Next::tell`].
     pub(super) fn hear(collective: &dyn Collective) -> Result<Self, CollectiveError> {
-        let mut told = [0.0];
+        let mut told = [0.0; 3];
         collective.sum_numbers(&mut told)?;
-        Ok(match told[0] {
+        let [kind, first, last] = told;
+        let (first, last) = (first as u64, last as u64);
+        Ok(match kind {
             0.0 => Self::Step,
             1.0 => Self::Evaluate,
+            3.0 => Self::Rows { first, last },
+            4.0 => Self::Return { step: first },
             _ => Self::End,
         })
     }
@@ -84,7 +99,17 @@ mod tests {
 
     #[test]
     fn ranks_hear_what_the_first_one_tells() {
-        let all = [Next::Step, Next::Evaluate, Next::Step, Next::End];
+        let all = [
+            Next::Step,
+            Next::Evaluate,
+            Next::Rows {
+                first: 3,
+                last: 1 << 40,
+            },
+            Next::Return { step: 7 },
+            Next::Step,
+            Next::End,
+        ];
         let [_, heard] = on_both(|ranks| match ranks.rank() {
             0 => {
                 all.iter().for_each(|next| next.tell(ranks).unwrap());

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Evaluation, PrecisionDecision, TrainerPosition};
+use crate::{BackOff, Evaluation, PrecisionDecision, TrainerPosition};
+use peft_tune_core::study::SpikeCause;
 
 /// How far a training is: what a checkpoint keeps besides values and optimizer state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,6 +21,9 @@ pub struct RunProgress {
     /// Decisions on the precision of the steps, with a `precision_schedule`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub precision_decisions: Vec<DecidedAt>,
+    /// Returns to earlier checkpoints, each at half the rate before it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub back_offs: Vec<BackOff>,
     /// Seconds spent in steps and evaluations, over all times that the training was resumed.
     pub seconds: f64,
     /// Seconds beside steps and evaluations; absent in checkpoints of versions that did not say.
@@ -64,10 +68,30 @@ impl RunProgress {
             best: None,
             evaluations_since_best: 0,
             precision_decisions: Vec::new(),
+            back_offs: Vec::new(),
             seconds: 0.0,
             beside: Beside::default(),
             shared_with: 0,
         }
+    }
+
+    /// Goes back to where a checkpoint was written. The best evaluation stays the best of all that were made, and so do the returns.
+    pub(super) fn return_to(&mut self, checkpoint: Self, back_off: BackOff) {
+        let mut back_offs = std::mem::take(&mut self.back_offs);
+        back_offs.push(back_off);
+        let best = self.best;
+        let is_best_before = best == checkpoint.best;
+        *self = Self {
+            back_offs,
+            best,
+            evaluations_since_best: if is_best_before {
+                checkpoint.evaluations_since_best
+            } else {
+                0
+            },
+            shared_with: self.shared_with.max(checkpoint.shared_with),
+            ..checkpoint
+        };
     }
 
     /// Takes note of an evaluation; whether it is the best so far.
@@ -112,6 +136,9 @@ pub enum Ending {
     Diverged {
         at_step: u64,
         what: String,
+        cause: SpikeCause,
+        /// Change that would help most.
+        help: String,
         checkpoint: Option<PathBuf>,
     },
 }

@@ -28,6 +28,19 @@ pub struct RunSettings {
     pub keep_checkpoints: usize,
     /// Ends the training after so many evaluations in a row without a lower held-out loss.
     pub patience: Option<u64>,
+    pub on_spike: OnSpike,
+    /// Whether reports of spikes have the text of rows.
+    pub shows_rows: bool,
+}
+
+/// Action at a spike of the training loss that no row explains, and at a loss that is no number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnSpike {
+    /// Go on behind a spike, and end where a number is none any more.
+    #[default]
+    GoOn,
+    /// Return to the last good checkpoint at half the learning rate.
+    BackOff,
 }
 
 /// Treatment of what is in the output folder already.
@@ -50,6 +63,8 @@ impl RunSettings {
             checkpoint_every: None,
             keep_checkpoints: 2,
             patience: None,
+            on_spike: OnSpike::default(),
+            shows_rows: false,
         }
     }
 }

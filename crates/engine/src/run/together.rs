@@ -97,11 +97,18 @@ impl<'a> RunGroup<'a> {
         }
         self.evaluate(&mut after)?;
         for ((member, after), end) in self.members.iter_mut().zip(after).zip(ends) {
-            let over = after.and_then(|after| member.run.step_over(after));
+            let over = after.and_then(|after| member.run.step_over(after, member.observer.as_mut()));
             let finished = member.run.trainer.steps() >= member.run.total_steps();
             *end = match over {
-                Ok(None) => finished.then_some(Ok(Ending::Finished)),
-                Ok(Some(ending)) => Some(Ok(ending)),
+                Ok(AfterStep::Ends(ending)) => Some(Ok(ending)),
+                Ok(AfterStep::Returned) => match member.run.batches() {
+                    Ok(batches) => {
+                        member.batches = batches;
+                        None
+                    }
+                    Err(error) => Some(Err(error)),
+                },
+                Ok(AfterStep::GoesOn | AfterStep::Evaluates) => finished.then_some(Ok(Ending::Finished)),
                 Err(error) => Some(Err(error)),
             };
         }

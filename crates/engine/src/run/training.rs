@@ -9,7 +9,8 @@ use super::folder::OutputFolder;
 use super::identity::Identity;
 use super::next::{self, Next};
 use super::outcome::{DecidedAt, Ending, Outcome, RunProgress};
-use super::{RunError, RunInputs, RunSettings};
+use super::spike_watch::{Spike, SpikeWatch};
+use super::{OnSpike, RunError, RunInputs, RunSettings};
 use crate::data::{BatchSource, MicroBatch, Prefetch, evaluation_batches};
 use crate::parallel::{Alone, Collective};
 use crate::{Control, Evaluation, OverflowWatch, StepEvent, StepObserver, TrainError, Trainer};
@@ -18,21 +19,22 @@ use peft_tune_core::recipe::Recipe;
 
 /// One fine-tuning from its first step, or from a checkpoint, to its end.
 pub struct TrainingRun {
-    inputs: RunInputs,
-    settings: RunSettings,
-    folder: OutputFolder,
+    pub(super) inputs: RunInputs,
+    pub(super) settings: RunSettings,
+    pub(super) folder: OutputFolder,
     identity: Identity,
     pub(super) trainer: Trainer,
     /// Link with the other devices, which do what this rank does.
-    collective: Arc<dyn Collective>,
-    source: Arc<BatchSource>,
+    pub(super) collective: Arc<dyn Collective>,
+    pub(super) source: Arc<BatchSource>,
     pub(super) held_out: Vec<MicroBatch>,
     total_steps: u64,
-    progress: RunProgress,
+    pub(super) progress: RunProgress,
     /// Checkpoint that the training continues from.
     resumed_from: Option<PathBuf>,
     damaged: Vec<PathBuf>,
-    overflows: OverflowWatch,
+    pub(super) overflows: OverflowWatch,
+    pub(super) spikes: SpikeWatch,
     /// Answer of the observer to the step under way.
     control: Control,
 }
@@ -42,6 +44,8 @@ pub struct TrainingRun {
 pub(super) enum AfterStep {
     GoesOn,
     Evaluates,
+    /// The training returned to an earlier step, whose batches come next.
+    Returned,
     Ends(Ending),
 }
 
@@ -79,7 +83,8 @@ impl TrainingRun {
             None => (None, RunProgress::new(trainer.position())),
         };
         let overflows = OverflowWatch::new(inputs.recipe.precision);
-        Ok(Opened::Run(Box::new(Self {
+        let run = Self {
+            spikes: SpikeWatch::new(trainer.parameters())?,
             held_out: held_out_of(&inputs),
             inputs,
             settings,
@@ -94,7 +99,11 @@ impl TrainingRun {
             damaged: found.damaged,
             overflows,
             control: Control::Continue,
-        })))
+        };
+        if run.settings.on_spike == OnSpike::BackOff && run.folder.latest()?.is_none() {
+            run.write_checkpoint()?;
+        }
+        Ok(Opened::Run(Box::new(run)))
     }
 
     /// Makes the training rank 0 of several, which all begin where this one is; the others are
@@ -165,8 +174,10 @@ impl TrainingRun {
                 let evaluation = self.trainer.evaluate(&self.held_out)?;
                 after = self.evaluated(&evaluation, observer)?;
             }
-            if let Some(ending) = self.step_over(after)? {
-                return Ok(ending);
+            match self.step_over(after, observer)? {
+                AfterStep::Ends(ending) => return Ok(ending),
+                AfterStep::Returned => batches = self.batches()?,
+                AfterStep::GoesOn | AfterStep::Evaluates => {}
             }
         }
         Ok(Ending::Finished)
@@ -186,16 +197,30 @@ impl TrainingRun {
         event: &StepEvent,
         observer: &mut dyn StepObserver,
     ) -> Result<AfterStep, RunError> {
+        let is_spike = self.spikes.take(event, self.trainer.parameters())?;
         if !event.loss.is_finite() {
             // What the step before left behind gives no loss, so a checkpoint of it is of no use.
             self.folder.remove_checkpoint(event.step - 1)?;
-            return self.diverged(format!("the training loss became {}", event.loss));
+            return self.diverged(format!("the training loss became {}", event.loss), observer);
         }
         if self.overflows.has_diverged(event.grad_norm) {
-            return self.diverged(format!("the norm of the gradients became {}", event.grad_norm));
+            return self.diverged(
+                format!("the norm of the gradients became {}", event.grad_norm),
+                observer,
+            );
         }
         self.progress.last_loss = Some(event.loss);
         self.control = self.telling(|| observer.step(event));
+        if is_spike {
+            let spike = Spike {
+                what: format!("the training loss rose to {:.4}", event.loss),
+                is_finite: true,
+            };
+            let after = self.answer_spike(spike, observer)?;
+            if after == AfterStep::Returned {
+                return Ok(after);
+            }
+        }
         Ok(match self.is_due(self.inputs.recipe.training.evaluate_every) {
             true => AfterStep::Evaluates,
             false => AfterStep::GoesOn,
@@ -209,7 +234,7 @@ impl TrainingRun {
         observer: &mut dyn StepObserver,
     ) -> Result<AfterStep, RunError> {
         if !evaluation.loss.is_finite() {
-            return self.diverged(format!("the held-out loss became {}", evaluation.loss));
+            return self.diverged(format!("the held-out loss became {}", evaluation.loss), observer);
         }
         let is_best = self.progress.take_evaluation(evaluation);
         if is_best && self.inputs.recipe.training.evaluate_every.is_some() {
@@ -226,10 +251,14 @@ impl TrainingRun {
         })
     }
 
-    /// The end of a step: writes a checkpoint where one is due, and says how the training ends, if it does.
-    pub(super) fn step_over(&mut self, after: AfterStep) -> Result<Option<Ending>, RunError> {
-        if let AfterStep::Ends(ending) = after {
-            return Ok(Some(ending));
+    /// The end of a step: writes a checkpoint where one is due, and says what follows: the next step, that of a checkpoint, or the end.
+    pub(super) fn step_over(
+        &mut self,
+        after: AfterStep,
+        observer: &mut dyn StepObserver,
+    ) -> Result<AfterStep, RunError> {
+        if let AfterStep::Ends(_) | AfterStep::Returned = after {
+            return Ok(after);
         }
         let stops = self.control == Control::Stop && self.trainer.steps() < self.total_steps;
         if stops || self.is_due(Some(self.checkpoint_every())) {
@@ -237,16 +266,13 @@ impl TrainingRun {
             let written = self.checkpoint()?;
             self.progress.beside.checkpoint_s += started.elapsed().as_secs_f64();
             let Some(checkpoint) = written else {
-                return match self.diverged("a trained value became infinite or NaN".to_owned())? {
-                    AfterStep::Ends(ending) => Ok(Some(ending)),
-                    _ => Ok(None),
-                };
+                return self.diverged("a trained value became infinite or NaN".to_owned(), observer);
             };
             if stops {
-                return Ok(Some(Ending::Interrupted { checkpoint }));
+                return Ok(AfterStep::Ends(Ending::Interrupted { checkpoint }));
             }
         }
-        Ok(None)
+        Ok(AfterStep::GoesOn)
     }
 
     /// Asks the observer, and counts its time.
@@ -285,28 +311,28 @@ impl TrainingRun {
     }
 
     /// Tells the other ranks what comes next.
-    fn tell(&self, next: Next) -> Result<(), RunError> {
+    pub(super) fn tell(&self, next: Next) -> Result<(), RunError> {
         Ok(next.tell(self.collective.as_ref())?)
     }
 
     /// Writes a checkpoint, unless there are values in it that are not finite.
     fn checkpoint(&self) -> Result<Option<PathBuf>, RunError> {
-        if !self.values_are_finite()? {
-            return Ok(None);
+        match self.values_are_finite()? {
+            true => Ok(Some(self.write_checkpoint()?)),
+            false => Ok(None),
         }
-        let keep = self.settings.keep_checkpoints;
-        let folder = self
-            .folder
-            .checkpoint(&self.inputs, &self.trainer, &self.progress, keep)?;
-        Ok(Some(folder))
     }
 
-    fn diverged(&self, what: String) -> Result<AfterStep, RunError> {
-        Ok(AfterStep::Ends(Ending::Diverged {
-            at_step: self.trainer.steps(),
-            what,
-            checkpoint: self.folder.latest()?,
-        }))
+    /// Writes a checkpoint of where the training is.
+    pub(super) fn write_checkpoint(&self) -> Result<PathBuf, RunError> {
+        let keep = self.settings.keep_checkpoints;
+        self.folder
+            .checkpoint(&self.inputs, &self.trainer, &self.progress, keep)
+    }
+
+    fn diverged(&mut self, what: String, observer: &mut dyn StepObserver) -> Result<AfterStep, RunError> {
+        let spike = Spike { what, is_finite: false };
+        self.answer_spike(spike, observer)
     }
 
     /// Whether something that happens every N steps, and at the end, is to happen now.

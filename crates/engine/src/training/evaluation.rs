@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use candle_core::DType;
+
 use super::passes::Lap;
 use super::row_watch::{EvaluatedRows, RowWatch};
 use super::spread::Spread;
@@ -9,7 +11,7 @@ use super::stopwatch::Stopwatch;
 use super::tally::{Tally, order};
 use super::trainer::Trainer;
 use crate::data::MicroBatch;
-use crate::model::Stream;
+use crate::model::{Decoder, Keep, Stream};
 use crate::span;
 use crate::span::StepPhase;
 use crate::{Control, Evaluation, TrainError};
@@ -34,6 +36,24 @@ impl Trainer {
         watch: &mut dyn RowWatch,
     ) -> Result<EvaluatedRows, TrainError> {
         self.evaluate_with(micro_batches, Some(watch))
+    }
+
+    /// Mean loss per target token with activations in F32, on the frozen weights as they are; changes nothing. For one device that holds
+    /// all weights.
+    ///
+    /// # Errors
+    /// Errors of [`Trainer::step`].
+    pub fn loss_in_fp32(&mut self, micro_batches: &[MicroBatch]) -> Result<f64, TrainError> {
+        let targets = self.check(micro_batches)?;
+        let decoder = Decoder::in_dtype(&self.base, &self.trained.trainables(), DType::F32)?;
+        let mut sum = 0.0;
+        for batch in micro_batches {
+            self.ropes.prepare(batch.longest())?;
+            let stream = Stream::new(batch, None, None, self.base.device())?;
+            let (normed, _) = decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
+            sum += decoder.loss(&stream, &normed)?.sums.read()?.0;
+        }
+        Ok(sum / targets as f64)
     }
 
     fn evaluate_with(

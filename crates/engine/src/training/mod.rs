@@ -2,6 +2,7 @@
 
 mod checks;
 mod compute_path;
+mod divergence;
 mod evaluation;
 mod host_update;
 mod logits;
@@ -12,6 +13,7 @@ mod precision_switch;
 mod row_watch;
 mod saved_bytes;
 mod shares;
+mod spike;
 mod spread;
 mod step;
 mod step_passes;
@@ -23,11 +25,13 @@ mod trainer;
 mod trainer_position;
 mod update_pass;
 
+pub use divergence::Divergence;
 pub use loss_kept::LossKept;
 pub use loss_scale::OverflowWatch;
 pub use precision_switch::{PrecisionCause, PrecisionDecision};
 pub use row_watch::{EvaluatedRows, RowLoss, RowWatch};
 pub use saved_bytes::SavedBytes;
+pub use spike::{BackOff, SpikeAnswer, SpikeReport, SpikeRow, SpikeStep};
 pub use step::{Control, Evaluation, HeldOutReward, StepEvent, StepObserver, StepSeconds};
 pub use together::Together;
 pub(crate) use trained_set::TrainedSet;

@@ -38,6 +38,8 @@ pub(crate) enum Lap {
     Backward,
     /// Forward and backward pass, from a graph.
     Replay,
+    /// Sum of the gradients of all ranks.
+    Link,
     Optimizer,
 }
 

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::PrecisionDecision;
+use super::{PrecisionDecision, SpikeReport};
 use peft_tune_core::recipe::Precision;
 
 /// One finished optimizer step.
@@ -50,6 +50,10 @@ pub struct StepSeconds {
     pub forward: f64,
     /// Backward, recomputation for activation checkpointing included.
     pub backward: f64,
+    /// Seconds of the backward pass in which this rank waited for the gradients of others and added them up; 0 where it is alone, and
+    /// in other engines. Gathers of weights that are shared out are not counted.
+    #[serde(default)]
+    pub link: f64,
     /// Clipping and parameter update.
     pub optimizer: f64,
     /// The whole step.
@@ -65,6 +69,7 @@ impl StepSeconds {
             data: part(self.data),
             forward: part(self.forward),
             backward: part(self.backward),
+            link: part(self.link),
             optimizer: part(self.optimizer),
             total: part(self.total),
         }
@@ -120,6 +125,9 @@ pub trait StepObserver {
     fn evaluation(&mut self, _evaluation: &Evaluation) -> Control {
         Control::Continue
     }
+
+    /// Hears of each spike, and of a divergence, after it was looked into.
+    fn spike(&mut self, _report: &SpikeReport) {}
 }
 
 /// The observer that watches nothing.

@@ -85,8 +85,11 @@ impl Trainer {
                 gathered.map_err(|error| self.cause(error))?;
             }
         }
-        self.add_up_gradients()?;
         clock.lap(Lap::Backward)?;
+        if self.collective.ranks() > 1 {
+            self.add_up_gradients()?;
+            clock.lap(Lap::Link)?;
+        }
         let updated = self.update(&begun)?;
         clock.lap(Lap::Optimizer)?;
         // Until here a GPU has been given work without a pause; now it is waited for, once, and what it found is read.
@@ -95,7 +98,8 @@ impl Trainer {
         let seconds = StepSeconds {
             data: 0.0,
             forward,
-            backward,
+            backward: backward + laps.seconds(Lap::Link),
+            link: laps.seconds(Lap::Link),
             optimizer: laps.seconds(Lap::Optimizer),
             total: laps.total_s,
         };
@@ -271,12 +275,9 @@ impl Trainer {
 
     /// Adds up the gradients of all ranks.
     fn add_up_gradients(&self) -> Result<(), TrainError> {
-        if self.collective.ranks() > 1 {
-            let gradients = &self.trained.parameters.gradients;
-            let _span = span::op("add_up_ranks", || Work::on_buffer(gradients, 2));
-            self.collective.all_reduce_sum(gradients)?;
-        }
-        Ok(())
+        let gradients = &self.trained.parameters.gradients;
+        let _span = span::op("add_up_ranks", || Work::on_buffer(gradients, 2));
+        Ok(self.collective.all_reduce_sum(gradients)?)
     }
 
     /// The loss of all shares, those of other ranks included.

@@ -216,6 +216,8 @@ impl Together {
             data: 0.0,
             forward: laps.seconds(Lap::Forward),
             backward: laps.seconds(Lap::Backward),
+            // Trainings that share passes have one device.
+            link: 0.0,
             optimizer: laps.seconds(Lap::Optimizer),
             total: laps.total_s,
         };

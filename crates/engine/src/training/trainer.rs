@@ -218,6 +218,16 @@ impl Trainer {
         Ok(())
     }
 
+    /// Goes on with another peak of the learning rate.
+    pub fn set_learning_rate(&mut self, peak: f64) {
+        self.recipe.optimizer.learning_rate = peak;
+    }
+
+    /// Peak of the learning rate.
+    pub fn learning_rate(&self) -> f64 {
+        self.recipe.optimizer.learning_rate
+    }
+
     /// Optimizer steps taken.
     pub fn steps(&self) -> u64 {
         self.step

@@ -12,7 +12,7 @@ use crate::space::Seconds;
 /// Each point reads prompts and then generates token by token, several sequences side by side: time until the first
 /// token, time of each further one (median, 95th and 99th percentile), tokens per second, memory. Stored, and drawn as a
 /// curve of time against throughput over batch sizes. `--adapters` and `--together` measure several adapters on one base
-/// model, and `--prompts` whole requests, from text to text.
+/// model, and `--prompts` whole requests, from text to text. `--url` measures such requests of a server instead.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {
     #[command(flatten)]
@@ -26,8 +26,15 @@ pub(in crate::cli) struct Args {
     /// Numbers of fresh adapters of each rank that one base model answers with, in the place of `--adapters`.
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', conflicts_with = "adapter", value_parser = clap::value_parser!(u32).range(2..=1024))]
     pub(super) together: Vec<u32>,
-    /// Measure requests too: a text file with a prompt in each line. Tokenizing and decoding count, and an answer ends where
-    /// the model ends it.
+    /// OpenAI-compatible server to measure instead, such as `http://127.0.0.1:8000`, through its streamed completions.
+    /// `--model` and `--adapter` are its names for the base model and for the adapter; nothing is stored.
+    #[arg(long, value_name = "URL", requires = "prompts", conflicts_with_all = ["precision", "ranks", "adapters", "together", "prompt_lengths", "threads", "device"])]
+    pub(super) url: Option<String>,
+    /// Longest time that the server has for an answer.
+    #[arg(long, value_name = "TIME", default_value = "60s", requires = "url")]
+    pub(super) timeout: Seconds,
+    /// Measure requests too: a text file with a prompt in each line, or a study or recipe file (`.yaml`) whose held-out rows
+    /// are asked. Tokenizing and decoding count, and an answer ends where the model ends it.
     #[arg(long, value_name = "FILE")]
     pub(super) prompts: Option<PathBuf>,
     /// Sequences that are answered at once.

@@ -4,18 +4,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::args::Args;
-use super::forms::{Bench, FormPoints, check_lengths};
+use super::drawing::draw;
+use super::forms::{Bench, check_lengths};
 use super::points_text;
 use super::prompts::Prompts;
 use super::records::Records;
+use super::served;
 use crate::cli::CliError;
 use crate::cli::machine::record::machine;
 use crate::cli::options::compute::ComputeArgs;
 use crate::cli::options::database::{DatabaseArgs, block_on};
-use crate::cli::page_output::write_page;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{first_failure, tell, write_result};
-use crate::report::charts::curve_svg;
 use crate::store::Store;
 use peft_tune_engine::Sparsity;
 use peft_tune_engine::hub::ModelFiles;
@@ -24,6 +24,9 @@ use peft_tune_kernels::device;
 
 /// Measures all forms, and prints what was found.
 pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
+    if let Some(url) = &args.url {
+        return served::run(&args, url);
+    }
     args.compute.set_up();
     let model = args.base.name()?;
     let files = match &args.prompts {
@@ -54,26 +57,13 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         true => points_text::json(&measured)?,
         false => points_text::text(&measured),
     };
+    let title = format!("{model}: time of a token against throughput");
     // What was measured goes everywhere that it can go: a place that fails takes it from no other.
     first_failure([
         write_result(&text),
-        draw(&args, &model, &measured),
+        draw(&args, &title, &points_text::curve(&measured)),
         keep(&args, &Records::new(&model, precision, &measured)),
     ])
-}
-
-/// Draws the curve of what was measured, where it is asked for.
-fn draw(args: &Args, model: &str, measured: &[FormPoints]) -> Result<(), CliError> {
-    let Some(path) = &args.svg else {
-        return Ok(());
-    };
-    let svg = curve_svg(
-        &points_text::curve(measured),
-        &format!("{model}: time of a token against throughput"),
-    );
-    write_page(path, svg.as_bytes(), "--svg")?;
-    tell(format_args!("drawing in {}", path.display()));
-    Ok(())
 }
 
 /// Stores what was measured, unless nothing is to be stored.

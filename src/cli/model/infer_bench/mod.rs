@@ -2,10 +2,12 @@
 
 mod args;
 mod command;
+mod drawing;
 mod forms;
 mod points_text;
 mod prompts;
 mod records;
+mod served;
 
 pub(in crate::cli) use args::Args;
 pub(in crate::cli) use command::run;

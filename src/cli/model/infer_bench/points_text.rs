@@ -125,12 +125,13 @@ fn request_table(measured: &[FormPoints]) -> TextTable {
 }
 
 /// An empty table with a line for each form.
-fn table(columns: &[&str]) -> TextTable {
+pub(super) fn table(columns: &[&str]) -> TextTable {
     let columns = columns.iter().map(|name| ((*name).to_owned(), Align::Right));
     TextTable::new(std::iter::once(("model".to_owned(), Align::Left)).chain(columns))
 }
 
-fn time(seconds: f64) -> String {
+/// Seconds as a table has them.
+pub(super) fn time(seconds: f64) -> String {
     match seconds {
         seconds if seconds < 1.0 => format!("{:.2} ms", 1e3 * seconds),
         seconds => duration(seconds),

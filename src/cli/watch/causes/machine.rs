@@ -4,7 +4,7 @@ use super::cause::Cause;
 use crate::cli::watch::evidence::{Evidence, mean};
 use crate::report::percent;
 use peft_tune_engine::profile::DeviceSample;
-use peft_tune_engine::profile::disturbance::{Counters, DisturbanceWatch, Load, MachineCounters, lost_on_gpu};
+use peft_tune_engine::profile::disturbance::{Counters, DisturbanceWatch, Load, MachineCounters, lost_to_clock};
 use peft_tune_engine::profile::sample::HeldBy;
 
 /// Samples without which nothing can be said.
@@ -93,7 +93,7 @@ pub(super) fn cpu_limit(evidence: &Evidence) -> Option<Cause> {
 /// A clock that is held down.
 pub(super) fn throttled(evidence: &Evidence) -> Option<Cause> {
     let gpus = own_gpus(evidence);
-    let slower = lost_on_gpu(&gpus.iter().map(without_others).collect::<Vec<_>>());
+    let slower = lost_to_clock(&gpus);
     if slower > NOTICED {
         let by = match gpus.iter().find_map(|gpu| gpu.held_by) {
             Some(HeldBy::Heat) => "heat",
@@ -130,13 +130,6 @@ pub(super) fn throttled(evidence: &Evidence) -> Option<Cause> {
 fn own_gpus(evidence: &Evidence) -> Vec<DeviceSample> {
     let all = evidence.samples.iter().flat_map(|sample| &sample.gpus);
     all.filter(|gpu| gpu.resident_bytes.is_some()).copied().collect()
-}
-
-fn without_others(gpu: &DeviceSample) -> DeviceSample {
-    DeviceSample {
-        other_utilisation: None,
-        ..*gpu
-    }
 }
 
 /// Counters that were read, once more.

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use serde_json::{Number, Value};
 
+use super::environment;
 use super::operators::compares;
 use super::run::Arguments;
 use super::value::{Evaluated, Known};
@@ -48,9 +49,6 @@ const TEXTS: &[&str] = &[
     "os.fspath",
 ];
 
-/// Variables of the environment.
-const ENVIRONMENT: &[&str] = &["os.getenv", "getenv", "os.environ.get", "environ.get"];
-
 /// Letters of a text times those that stand in it in the place of others, at the most.
 const MOST_REPLACED: usize = 1 << 18;
 
@@ -66,7 +64,7 @@ pub(super) fn of_library(name: &str, arguments: &Arguments) -> Option<Evaluated>
         },
         _ if OBJECTS.contains(&name) => object_of(arguments),
         _ if TEXTS.contains(&name) => first.and_then(as_text).map(of_text),
-        _ if ENVIRONMENT.contains(&name) => return Some(of_environment(&all)),
+        _ if environment::READ.contains(&name) => return Some(of_environment(&all)),
         "os.path.join" => joined(&all, "/"),
         "json.loads" => first.and_then(Evaluated::text).and_then(parsed),
         "int" | "float" => first.and_then(|one| converted(one, name)),

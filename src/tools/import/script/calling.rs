@@ -91,7 +91,10 @@ impl Run<'_> {
             Known::Function(function) => self.enter(function, None, arguments).because([callee]),
             Known::Class(class) => self.object(expression, class, arguments),
             Known::Name(name) if FIELDS.contains(&name.as_str()) => self.field(&arguments),
-            Known::Name(name) => match builtins::of_library(name, &arguments) {
+            Known::Name(name) => match self
+                .of_environment(name, &arguments)
+                .or_else(|| builtins::of_library(name, &arguments))
+            {
                 Some(value) => value,
                 None => self.recorded(expression, name.clone(), None, arguments),
             },

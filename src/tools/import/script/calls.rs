@@ -2,6 +2,7 @@
 //! its arguments have by position.
 
 use super::run::Called;
+use super::value::Known;
 use peft_tune_core::recipe::TrainerKind;
 
 /// Library whose trainer a script starts.
@@ -111,6 +112,12 @@ const OTHER_MODELS: &[(&str, &str)] = &[
     ("MultimodalLM", "loads a model that reads images or sound"),
 ];
 
+/// Parts of the names of collators of rows that are no texts.
+const OTHER_COLLATORS: &[(&str, &str)] = &[
+    ("Vision", "collates images or sound, and here it is text alone"),
+    ("Speech", "collates sound, and here it is text alone"),
+];
+
 /// Kind of what `from_pretrained` loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ModelKind {
@@ -205,7 +212,14 @@ pub(super) fn model_kind(call: &Called) -> Option<ModelKind> {
         return None;
     }
     let owner = call.owner();
-    if let Some((_, reason)) = OTHER_MODELS.iter().find(|(part, _)| owner.contains(part)) {
+    // unsloth's loader may be told which class of transformers to load.
+    let class = call.argument("auto_model", None).map(|bound| &bound.value.known);
+    let class = match class {
+        Some(Known::Name(name)) => name.as_str(),
+        _ => "",
+    };
+    let is_such = |part: &str| owner.contains(part) || class.contains(part);
+    if let Some((_, reason)) = OTHER_MODELS.iter().find(|(part, _)| is_such(part)) {
         return Some(ModelKind::Other(reason));
     }
     if is_of_unsloth(owner) {
@@ -216,6 +230,13 @@ pub(super) fn model_kind(call: &Called) -> Option<ModelKind> {
         owner if owner.ends_with("ForCausalLM") || owner.ends_with("LMHeadModel") => Some(ModelKind::Plain),
         _ => None,
     }
+}
+
+/// Why rows that a collator puts together are no texts, by its name.
+pub(super) fn why_no_texts(collator: &Called) -> Option<&'static str> {
+    let name = collator.short_name();
+    let other = OTHER_COLLATORS.iter().find(|(part, _)| name.contains(part));
+    other.map(|(_, reason)| *reason)
 }
 
 /// Whether a class is one of unsloth's models.

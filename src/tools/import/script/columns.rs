@@ -11,6 +11,9 @@ use peft_tune_core::recipe::DataFormat;
 /// Functions that are followed at the most, with those that they hand the row to.
 const DEEPEST: usize = 8;
 
+/// Columns of images and sound.
+const BESIDE_TEXT: &[&str] = &["audio", "speech", "image", "images", "video", "videos"];
+
 /// What a function of the script reads of a row.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReadOfRow {
@@ -59,6 +62,11 @@ impl ReadOfRow {
         for function in handed_on.iter().filter_map(|name| run.function(name)) {
             self.add(run, function, followed);
         }
+    }
+
+    /// Whether images or sound are read of a row.
+    pub(super) fn reads_no_text_alone(&self) -> bool {
+        BESIDE_TEXT.iter().any(|name| self.columns.contains(*name))
     }
 
     /// The layout that the columns are of.

@@ -12,6 +12,7 @@ use super::parse::parse;
 use super::rows::{FoundRows, RowsOf};
 use super::run::{Bound, Called, Run};
 use super::source::Source;
+use super::trainer::environment;
 use super::training::Training;
 use super::value::Known;
 use crate::tools::import::StackFileError;
@@ -24,8 +25,6 @@ const SET_TEMPLATES: &[&str] = &["get_chat_template", "setup_chat_format", "clon
 /// A training as a script says it.
 #[derive(Debug)]
 pub(in crate::tools) struct Script {
-    /// The code; of a notebook that of its cells.
-    pub code: String,
     /// Arguments of the calls that make the training, by the names of settings files.
     pub keys: Map<String, Value>,
     /// Arguments of the call that loads the model.
@@ -46,6 +45,8 @@ pub(in crate::tools) struct Script {
     /// Whether the answers alone are learnt, by marks around the questions or around the answers.
     pub is_masked: bool,
     pub rows: ScriptRows,
+    /// Variables of the environment that the script sets before it trains.
+    pub environment: BTreeMap<String, String>,
     pub chat_template: Option<PathBuf>,
     /// What had to be assumed, or could not be taken over.
     pub notes: Vec<ScriptNote>,
@@ -105,7 +106,6 @@ impl Script {
         }
         let is_plain = training.model.and_then(model_kind) == Some(ModelKind::Plain);
         Ok(Self {
-            code: source.code.clone(),
             rows: ScriptRows::of(&run, path, &training, &values),
             keys: values,
             of_model,
@@ -120,6 +120,7 @@ impl Script {
             recomputes: recomputes(&run),
             recomputes_quantized: recomputes_quantized(&run),
             is_masked: training.is_masked || has_marks(&run, &training),
+            environment: environment(&run),
             chat_template,
             notes,
         })
@@ -208,7 +209,7 @@ impl ScriptRows {
                 if held_out.first.is_some() || held_out.share.is_some() {
                     notes.push("a part of the held-out rows is evaluated there, and here all of them".to_owned());
                 }
-                files(held_out.sets.concat())
+                held_out.sets.concat().into()
             }
             (None, None) => HeldOut::Files(Vec::new()),
         };
@@ -222,13 +223,6 @@ impl ScriptRows {
             columns,
             notes,
         }
-    }
-}
-
-fn files(mut all: Vec<PathBuf>) -> HeldOut {
-    match all.len() {
-        1 => HeldOut::File(all.remove(0)),
-        _ => HeldOut::Files(all),
     }
 }
 
@@ -285,7 +279,8 @@ fn layout(
         read.has_template |= own.has_template;
     }
     let format = read.format();
-    let is_same = read.has_template || [DataFormat::PromptCompletion, DataFormat::Text].contains(&format);
+    let is_text = read.has_template || [DataFormat::PromptCompletion, DataFormat::Text].contains(&format);
+    let is_same = is_text && !read.reads_no_text_alone();
     let told = functions.first().filter(|_| !is_same && training.kind.is_sft()).map(|(function, line)| {
         format!(
             "{}: what `{}` makes of a row is code, and is not taken over: rows are read by their columns (`data.format`)",

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use super::builtins;
+use super::environment::is_environment;
 use super::objects::is_self;
 use super::operators::{binary, compares};
 use super::run::Run;
@@ -137,6 +138,9 @@ impl Run<'_> {
                 let index = key.whole().and_then(|index| builtins::index(index, members.len()));
                 let member = index.and_then(|index| members.get(index));
                 member.cloned().unwrap_or(Evaluated::UNKNOWN)
+            }
+            (known, Known::Plain(Value::String(name))) if is_environment(known) => {
+                self.variable(name).cloned().unwrap_or(Evaluated::UNKNOWN)
             }
             (Known::Map(_), Known::Plain(Value::String(name))) => {
                 whole.entry(name).cloned().unwrap_or(Evaluated::UNKNOWN)

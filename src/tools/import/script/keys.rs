@@ -4,10 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::calls::{CONFIG, LOADER, ModelKind, QUANTIZATION, UNSLOTH_ADAPTER, UNSLOTH_LOADER, model_kind, trainer_row};
+use super::calls::{
+    CONFIG, LOADER, ModelKind, QUANTIZATION, UNSLOTH_ADAPTER, UNSLOTH_LOADER, config_kind, model_kind, trainer_row,
+};
 use super::run::{Bound, Called, Run};
 use super::training::Training;
 use super::value::{Evaluated, Known};
+use crate::tools::Tool;
 
 /// Arguments that are objects, or that say nothing of a training.
 const PASSED_OVER: &[&str] = &[
@@ -47,6 +50,46 @@ const PASSED_OVER: &[&str] = &[
     "use_exact_model_name",
     "temporary_location",
     "use_fast",
+];
+
+/// Arguments of trainers' settings to which classes of scripts give other defaults, beside keys without effect on a study.
+const OF_TRAINERS: &[&str] = &[
+    "max_length",
+    "max_seq_length",
+    "packing",
+    "completion_only_loss",
+    "assistant_only_loss",
+    "dataset_text_field",
+    "loss_type",
+    "beta",
+    "optim",
+    "optim_args",
+    "learning_rate",
+    "lr_scheduler_type",
+    "lr_scheduler_kwargs",
+    "warmup_steps",
+    "warmup_ratio",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "num_train_epochs",
+    "max_steps",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+    "group_by_length",
+    "eval_strategy",
+    "evaluation_strategy",
+    "eval_steps",
+    "bf16",
+    "fp16",
+    "tf32",
+    "seed",
+    "use_liger_kernel",
+    "torch_compile",
+    "dataloader_num_workers",
 ];
 
 /// Arguments of unsloth's function for adapters that it does not look at.
@@ -133,8 +176,13 @@ impl ScriptKeys {
     }
 
     fn add_part(&mut self, run: &Run<'_>, part: &Part<'_>) {
+        let own = match config_kind(part.call) {
+            Some(_) => run.own_fields(part.call),
+            None => BTreeSet::new(),
+        };
         for (name, bound) in part.arguments() {
-            if !PASSED_OVER.contains(&name) && !part.passed_over.contains(&name) {
+            let is_of_script = own.contains(name) && !is_of_trainers(name);
+            if !is_of_script && !PASSED_OVER.contains(&name) && !part.passed_over.contains(&name) {
                 self.add(run, renamed(name), bound);
             }
         }
@@ -275,6 +323,11 @@ impl<'r> Part<'r> {
         all.reverse();
         all
     }
+}
+
+/// Whether an argument is one of a trainer's settings, and no option that a script's class adds to them.
+fn is_of_trainers(name: &str) -> bool {
+    OF_TRAINERS.contains(&name) || Tool::Trl.known_keys().class_of(name).is_some()
 }
 
 /// The key of an argument.

@@ -7,8 +7,7 @@ use serde_json::Value;
 use super::rows::RowsOf;
 use super::run::Called;
 use super::value::Evaluated;
-use crate::tools::import::data::{Split, hub_address, is_file, located, names_of};
-use peft_tune_core::recipe::{HubDataSet, HubPart};
+use crate::tools::import::data::{Split, hub_file, hub_split, is_file, located, names_of};
 
 /// Builders of the `datasets` library that read files.
 const BUILDERS: [&str; 5] = ["json", "csv", "parquet", "text", "pandas"];
@@ -60,13 +59,7 @@ impl<'r> RowsOf<'r> {
             Some(Some(files)) => {
                 let revision = call.argument("revision", None).and_then(|bound| bound.value.text());
                 let names = names_of(&files, name).into_iter();
-                let addresses = names.filter_map(|file| {
-                    hub_address(HubDataSet {
-                        id: path.to_owned(),
-                        revision: revision.map(str::to_owned),
-                        part: HubPart::File(file),
-                    })
-                });
+                let addresses = names.filter_map(|file| hub_file(path, revision.map(str::to_owned), file));
                 addresses.collect()
             }
         };
@@ -99,14 +92,7 @@ impl<'r> RowsOf<'r> {
             let bound = call.argument(name, position)?;
             bound.value.text().map(str::to_owned)
         };
-        hub_address(HubDataSet {
-            id: id.to_owned(),
-            revision: of("revision", None),
-            part: HubPart::Split {
-                configuration: of("name", Some(1)),
-                split: (!["", "train"].contains(&split)).then(|| split.to_owned()),
-            },
-        })
+        hub_split(id, of("revision", None), of("name", Some(1)), split)
     }
 
     /// The text that an argument is; one that is not known is told.

@@ -7,6 +7,7 @@ mod calling;
 mod calls;
 mod columns;
 mod contents;
+mod environment;
 mod expression_nodes;
 mod expressions;
 mod keys;
@@ -29,4 +30,5 @@ mod value;
 
 pub(in crate::tools) use calls::Library;
 pub(in crate::tools) use contents::Script;
+pub(in crate::tools::import) use options::OPTION_DEFAULT;
 pub(in crate::tools) use source::is_notebook;

@@ -19,6 +19,9 @@ const GIVE_OBJECTS: &[&str] = &[
     "parse_yaml_file",
 ];
 
+/// End of a line on an option that has its default.
+pub(in crate::tools::import) const OPTION_DEFAULT: &str = " is an option of the script: its default is taken";
+
 impl Run<'_> {
     /// What a method of a parser gives; `None` of other methods.
     pub(super) fn options(&mut self, receiver: &Evaluated, method: &str, expression: &Expression) -> Option<Evaluated> {
@@ -71,7 +74,7 @@ impl Run<'_> {
 
     fn default_of(&self, option: &str, line: usize) -> Rc<str> {
         let location = self.location(line);
-        format!("{location}: `{option}` is an option of the script: its default is taken").into()
+        format!("{location}: `{option}`{OPTION_DEFAULT}").into()
     }
 
     /// Objects of the classes that a parser was made of, with the defaults of their fields.

@@ -74,6 +74,15 @@ pub(super) struct Assigned {
     pub line: usize,
 }
 
+/// A variable of the environment with a value that a script gives it.
+#[derive(Clone, Debug)]
+pub(super) struct Variable {
+    pub name: String,
+    pub value: Evaluated,
+    /// Number of calls of libraries before it.
+    pub calls: usize,
+}
+
 /// A class of the script, as far as it was walked.
 #[derive(Clone, Debug)]
 pub(super) struct DefinedClass {
@@ -89,6 +98,8 @@ pub(super) struct Run<'s> {
     /// Packages that are imported.
     pub packages: BTreeSet<String>,
     pub assigned: Vec<Assigned>,
+    /// Variables of the environment, in the order in which they are set.
+    pub(super) variables: Vec<Variable>,
     pub(super) classes: BTreeMap<String, DefinedClass>,
     /// Functions and methods in the order of the text.
     defined: Vec<(Option<Rc<Class>>, Rc<Function>)>,
@@ -109,6 +120,7 @@ impl<'s> Run<'s> {
             calls: Vec::new(),
             packages: BTreeSet::new(),
             assigned: Vec::new(),
+            variables: Vec::new(),
             classes: BTreeMap::new(),
             defined: Vec::new(),
             entered: BTreeSet::new(),
@@ -235,6 +247,13 @@ impl<'s> Run<'s> {
             call.arguments.named.push((assigned.name.clone(), bound));
         }
         self.assigned.push(assigned);
+    }
+
+    /// Fields of the script's class that a call makes an object of.
+    pub(super) fn own_fields(&self, call: &Called) -> BTreeSet<&str> {
+        let class = call.subclass.as_ref().and_then(|name| self.classes.get(name));
+        let entries = class.into_iter().flat_map(|class| &class.entries);
+        entries.map(|(name, _)| name.as_str()).collect()
     }
 
     /// The call that a value is the result of.

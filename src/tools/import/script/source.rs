@@ -107,7 +107,8 @@ fn is_of_another_language(cell: &str) -> bool {
     })
 }
 
-/// Code whose magics (`%matplotlib inline`) and commands of the shell (`!pip install trl`) are `pass`, at the same lines.
+/// Code whose magics (`%matplotlib inline`) and commands of the shell (`!pip install trl`) are `pass`, at the same lines. Magics for the
+/// environment are assignments.
 fn without_magics(code: &str) -> String {
     let mut goes_on = false;
     let lines = code.split('\n').map(|line| {
@@ -121,11 +122,26 @@ fn without_magics(code: &str) -> String {
         goes_on = (is_magic || was_magic) && line.trim_end().ends_with('\\');
         match (was_magic, is_magic) {
             (true, _) => String::new(),
-            (false, true) => format!("{}pass", &line[..line.len() - start.len()]),
+            (false, true) => {
+                let statement = assignment_of(start).unwrap_or_else(|| "pass".to_owned());
+                format!("{}{statement}", &line[..line.len() - start.len()])
+            }
             (false, false) => line.to_owned(),
         }
     });
     lines.collect::<Vec<_>>().join("\n")
+}
+
+/// What a magic for a variable of the environment sets: `%env NAME=VALUE`, `%env NAME VALUE`.
+fn assignment_of(magic: &str) -> Option<String> {
+    let (command, rest) = magic.trim().split_once(char::is_whitespace)?;
+    if !["%env", "%set_env"].contains(&command) {
+        return None;
+    }
+    let rest = rest.trim();
+    let (name, value) = rest.split_once('=').or_else(|| rest.split_once(char::is_whitespace))?;
+    let [name, value] = [name, value].map(|part| Value::from(part.trim()).to_string());
+    Some(format!("os.environ[{name}] = {value}"))
 }
 
 #[cfg(test)]
@@ -159,6 +175,14 @@ mod tests {
 
     #[test]
     fn a_script_keeps_its_lines() {
+        for (magic, assignment) in [
+            ("%env A=1", "os.environ[\"A\"] = \"1\""),
+            ("%set_env A b c", "os.environ[\"A\"] = \"b c\""),
+            ("%env", "pass"),
+            ("%env A", "pass"),
+        ] {
+            assert_eq!(without_magics(magic), assignment);
+        }
         let source = Source::read(Path::new("train.py"), "!pip install x\na = (3\n     % b)\n").unwrap();
         assert_eq!(source.code, "pass\na = (3\n     % b)\n");
         assert_eq!(source.location(1), "train.py:2");

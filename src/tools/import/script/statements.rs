@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
+use super::environment::is_environment;
 use super::objects::is_self;
 use super::operators::binary;
 use super::run::{Assigned, DefinedClass, Flow, Run};
@@ -127,6 +128,7 @@ impl Run<'_> {
             Target::Item(object, key) => {
                 let (owner, key) = (self.evaluate(object), self.evaluate(key));
                 match (&owner.known, key.text()) {
+                    (known, Some(key)) if is_environment(known) => self.set_variable(key, value),
                     (Known::Map(_), Some(key)) => self.set_entry(object, &owner, key, value),
                     (Known::Map(_) | Known::List(_), _) => self.forget(object),
                     _ => {}

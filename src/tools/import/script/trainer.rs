@@ -1,5 +1,7 @@
 //! The trainer that a script starts, and the settings that this one is given.
 
+use std::collections::BTreeMap;
+
 use super::calls::{GIVE_ANOTHER, config_kind, is_of_another_trainer, trainer_row, why_not};
 use super::run::{Bound, Called, Run};
 use super::value::{Evaluated, Known};
@@ -23,12 +25,14 @@ struct Trainers {
     masked: Vec<usize>,
     /// What was assumed for the first one.
     grounds: Vec<String>,
+    /// Number of the call that starts the first one.
+    first_start: Option<usize>,
 }
 
 impl Trainers {
     fn of(run: &Run<'_>) -> Self {
         let mut all = Self::default();
-        for call in &run.calls {
+        for (number, call) in run.calls.iter().enumerate() {
             let given = call.argument("trainer", Some(0)).map(|bound| &bound.value);
             let behind = |trainer: Option<&Evaluated>| trainer.and_then(|trainer| trainer_behind(run, trainer));
             let trainer = match call.short_name() {
@@ -46,11 +50,29 @@ impl Trainers {
             if all.started.is_empty() {
                 let grounds = trainer.into_iter().flat_map(|trainer| &trainer.grounds);
                 all.grounds.extend(grounds.map(|ground| ground.to_string()));
+                all.first_start = Some(number);
             }
             all.started.push(id);
         }
         all
     }
+}
+
+/// Variables of the environment with the texts that they have when a script starts to train, or at its end.
+pub(super) fn environment(run: &Run<'_>) -> BTreeMap<String, String> {
+    let start = Trainers::of(run).first_start.unwrap_or(run.calls.len());
+    let mut all = BTreeMap::new();
+    for variable in run.variables_before(start) {
+        // One that cannot be evaluated is not what it was before.
+        all.remove(&variable.name);
+        all.extend(
+            variable
+                .value
+                .text()
+                .map(|text| (variable.name.clone(), text.to_owned())),
+        );
+    }
+    all
 }
 
 /// The trainer that is started, and whether its questions are masked; no trainer where a script makes settings of one alone.

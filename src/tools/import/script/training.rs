@@ -1,7 +1,7 @@
 //! The training of a script: the trainer that it starts, with the model, the adapter and the settings that this one is given.
 
 use super::calls::{
-    Library, ModelKind, TrainerRow, UNSLOTH_LOADER, config_kind, is_of_unsloth, model_kind, trainer_row,
+    Library, ModelKind, TrainerRow, UNSLOTH_LOADER, config_kind, is_of_unsloth, model_kind, trainer_row, why_no_texts,
 };
 use super::model::Made;
 use super::run::{Bound, Called, Run};
@@ -57,6 +57,7 @@ impl<'r> Training<'r> {
             notes,
         };
         training.find_model(run)?;
+        training.check_collator(run)?;
         training.library = library(run, row, training.model);
         training.find_adapter(run)?;
         for bound in ["model", "args", "peft_config"]
@@ -78,6 +79,16 @@ impl<'r> Training<'r> {
     /// A named argument of the call that loads the model.
     pub(super) fn model_argument(&self, name: &str) -> Option<&'r Bound> {
         self.model?.argument(name, None)
+    }
+
+    /// Refuses rows that are no texts, by what puts them together.
+    fn check_collator(&self, run: &'r Run<'r>) -> Result<(), StackFileError> {
+        let given = self.argument("data_collator");
+        let collator = given.and_then(|bound| run.result(&bound.value));
+        match collator.and_then(|call| Some((call, why_no_texts(call)?))) {
+            Some((call, reason)) => Err(refused(run, call, call.short_name(), reason)),
+            None => Ok(()),
+        }
     }
 
     fn find_model(&mut self, run: &'r Run<'r>) -> Result<(), StackFileError> {
@@ -134,6 +145,17 @@ impl<'r> Training<'r> {
         if self.is_lost && !self.has_adapter {
             self.adapter = run.calls.iter().find(|call| is_adapter(call));
             self.has_adapter = self.adapter.is_some();
+        }
+        if self.is_lost
+            && !self.has_adapter
+            && self.library != Library::Unsloth
+            && let Some(bound) = self.argument("model")
+        {
+            self.notes.push(format!(
+                "{}: whether `{}` has an adapter cannot be told: all parameters are trained here; write `method` and `rank` in the study",
+                run.location(bound.line),
+                bound.text
+            ));
         }
         if let Some(call) = self.adapter
             && call.short_name() != "get_peft_model"

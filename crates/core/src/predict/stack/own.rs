@@ -6,8 +6,9 @@ use super::heap::{KINDS, Kind};
 use super::limits::{LENGTHS, MOST_ROWS, largest, named, parts, saving};
 use super::memory::{PhasePeak, StackMemory};
 use super::predictor::{StackPrediction, outside_bytes, verdict_of};
+use super::scaled::scaling_of;
 use super::{Lever, Limits};
-use crate::predict::Host;
+use crate::predict::{Host, Scaling};
 use crate::recipe::{
     Checkpointing, OptimizerKind, OptimizerOffload, Precision, PrecisionSchedule, Recipe, Sharding, WeightSparsity,
 };
@@ -53,6 +54,7 @@ impl OwnEngine {
             process_bytes: peak + outside,
             outside_bytes: outside,
             seconds,
+            link_s: predicted.link_s,
             tokens_per_s: seconds.map(|seconds| predicted.tokens / seconds.total()),
             verdict: self.device.map(|device| {
                 let unproven = (!device.is_host()).then_some(NOT_COMPARED);
@@ -60,6 +62,21 @@ impl OwnEngine {
             }),
             memory: memory(&predicted.bytes),
         })
+    }
+
+    /// The speed of a recipe on its devices against that on one; `None` for one device, and without a device that is known.
+    ///
+    /// # Errors
+    /// A recipe that does not fit the model.
+    pub fn scaling(&self, recipe: &Recipe) -> Result<Option<Scaling>, PredictError> {
+        let (devices, Some(device)) = (recipe.batch.devices as u64, self.device) else {
+            return Ok(None);
+        };
+        if devices <= 1 {
+            return Ok(None);
+        }
+        let (one, all) = (self.predict(&recipe.on_one_device())?, self.predict(recipe)?);
+        Ok(scaling_of(devices, device, &one, &all))
     }
 
     /// Bytes of the host's memory that updates take beside a GPU.

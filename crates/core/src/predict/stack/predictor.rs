@@ -6,13 +6,11 @@ use serde::Serialize;
 
 use super::behaviour::AttentionForm;
 use super::device::StackDevice;
-use super::memory::{StackMemory, Traced, trace, trained_tensors};
+use super::memory::{StackMemory, trace};
 use super::model::Model;
-use super::setting::Sharing;
-use super::tape::Cost;
+use super::step_seconds::StepSeconds;
 use super::{ModelShape, StackError, StackSetting};
-use crate::predict::data_sheet::LINK;
-use crate::predict::{OpKind, Seconds};
+use crate::predict::Seconds;
 
 /// Needs of a training, and how fast it is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -25,6 +23,8 @@ pub struct StackPrediction {
     pub outside_bytes: u64,
     /// Seconds of a step: of products, whatever their operands, and of passes, with the time that Python takes; absent without a device.
     pub seconds: Option<Seconds>,
+    /// Seconds of these in which devices wait for their link; 0 on one, and without a device.
+    pub link_s: f64,
     /// Tokens of all devices a second, padding counted; absent without a device.
     pub tokens_per_s: Option<f64>,
     /// Verdict on whether the training fits, where there is a device.
@@ -105,7 +105,8 @@ pub fn predict(
     let outside = outside_bytes(setting.devices, device);
     let capacity = device.map(|device| device.usable_bytes().saturating_sub(outside));
     let traced = trace(&model, capacity);
-    let seconds = device.map(|device| step_seconds(&model, &traced, device));
+    let step = device.map(|device| StepSeconds::of(&model, &traced, device));
+    let seconds = step.map(|step| step.all);
     let tokens = (setting.tokens() * setting.gradient_accumulation * setting.devices) as f64;
     let memory = traced.memory;
     Ok(StackPrediction {
@@ -116,6 +117,7 @@ pub fn predict(
         outside_bytes: outside,
         tokens_per_s: seconds.map(|seconds| tokens / seconds.total()),
         seconds,
+        link_s: step.map_or(0.0, |step| step.link_s),
         verdict: device.map(|device| verdict(&model, &memory, outside, device)),
         memory,
     })
@@ -176,104 +178,10 @@ pub(super) fn verdict_of(least: u64, reserve: u64, usable: u64, unproven: Option
     }
 }
 
-/// Seconds of a step: micro-batches, update, and what devices tell each other.
-fn step_seconds(model: &Model, traced: &Traced, device: StackDevice) -> Seconds {
-    let setting = &model.setting;
-    let micro_batch = seconds_of(model, &traced.micro_batch, device);
-    let update = seconds_of(model, &traced.update, device);
-    let times = setting.gradient_accumulation as f64;
-    let [shared, ..] = setting.shares();
-    // Weights are gathered in each pass, forward or backward; gradients are added up once a step.
-    let passes = 2 + setting.comparison.own_passes + setting.comparison.reference_passes;
-    let trained: u64 = trained_tensors(model)
-        .iter()
-        .map(|(elements, width)| elements * width)
-        .sum();
-    let gathered = match shared > 1 {
-        true => passes as f64 * times * (model.layer_bytes() * model.shape.layers) as f64,
-        false => 0.0,
-    };
-    let sent = match setting.devices > 1 {
-        true => gathered + 2.0 * trained as f64,
-        false => 0.0,
-    };
-    // What computing does not hide.
-    let uncovered = if setting.sharing == Sharing::Copies { 0.3 } else { 0.5 };
-    Seconds {
-        products: times * micro_batch.products + update.products,
-        passes: times * micro_batch.passes + update.passes + sent / LINK * uncovered,
-        ..Seconds::default()
-    }
-}
-
-/// Part of a step's time that an op belongs to.
-fn kind_of(cost: &Cost) -> OpKind {
-    if cost.flops > 0.0 {
-        OpKind::Products
-    } else {
-        OpKind::Passes
-    }
-}
-
-/// Rows at which a product reaches half of the rate of a large one.
-const HALF_FILLED: f64 = 160.0;
-/// Rows at which a product on the host, whose vectors are short, reaches half of the rate of a large one.
-const HALF_FILLED_HOST: f64 = 16.0;
-
-fn seconds_of(model: &Model, costs: &[Cost], device: StackDevice) -> Seconds {
-    if device.is_host() {
-        return host_seconds(model, costs, device);
-    }
-    let row = model.setting.stack;
-    let narrow = device.sheet.matrix * row.product_share * device.row().matrix_share;
-    // Beside products of 16 bits those in F32 (adapters, a raised head) run on the matrix units where these take TF32.
-    let takes_tf32 = device.sheet.has_bf16 && model.setting.computes != super::Number::F32;
-    let wide = match takes_tf32 {
-        true => narrow / 2.0,
-        false => device.sheet.f32 * row.product_share,
-    };
-    let bandwidth = device.sheet.bandwidth * row.bandwidth_share;
-    let mut seconds = Seconds::default();
-    let mut launches = 0.0;
-    for cost in costs {
-        let filled = cost.rows as f64 / (cost.rows as f64 + HALF_FILLED);
-        let peak = if cost.is_wide { wide } else { narrow };
-        let product = if cost.flops > 0.0 {
-            cost.flops / (peak * filled.max(1e-3))
-        } else {
-            0.0
-        };
-        let kernels = if model.setting.compiled { 0.5 } else { 1.0 };
-        seconds.add(kind_of(cost), product.max(cost.bytes / bandwidth));
-        launches += cost.launches * kernels;
-    }
-    // The device waits where Python takes longer to launch the ops than they run.
-    seconds.passes += (launches * row.launch_s - seconds.total()).max(0.0);
-    seconds
-}
-
-/// Seconds on the host: its ceilings were measured, and nothing runs while Python makes the next op.
-fn host_seconds(model: &Model, costs: &[Cost], device: StackDevice) -> Seconds {
-    let row = model.setting.stack;
-    let mut seconds = Seconds::default();
-    for cost in costs {
-        let filled = cost.rows as f64 / (cost.rows as f64 + HALF_FILLED_HOST);
-        let is_wide = cost.is_wide || model.setting.computes == super::Number::F32;
-        let peak = if is_wide { device.sheet.f32 } else { device.sheet.matrix };
-        let product = match cost.flops > 0.0 {
-            true => cost.flops / (peak * filled.max(1e-3)),
-            false => 0.0,
-        };
-        seconds.add(kind_of(cost), product.max(cost.bytes / device.sheet.bandwidth));
-        seconds.passes += cost.launches * row.launch_s;
-    }
-    seconds
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::behaviour::{LossForm, StackBehaviour};
-    use super::super::setting::Trains;
+    use super::super::setting::{Sharing, Trains};
     use super::super::weight_form::WeightForm;
     use super::*;
     use crate::predict::{DataSheet, MemoryCategory, device};
@@ -433,6 +341,22 @@ mod tests {
         };
         let [shared, copied] = [Sharing::Full, Sharing::Copies].map(of_reference);
         assert!(shared > copied * (1.0 + 1e-6), "{shared} {copied}");
+    }
+
+    #[test]
+    fn devices_wait_for_the_link_that_their_sheet_has() {
+        let link_s = |name: &str, devices| {
+            let mut setting = tiled();
+            (setting.devices, setting.sharing) = (devices, Sharing::Full);
+            let gpu = StackDevice {
+                sheet: device(name).unwrap(),
+            };
+            predict(&shape(32_000), &setting, Some(gpu)).unwrap().link_s
+        };
+        assert_eq!(link_s("A100 80GB", 1), 0.0);
+        // Three quarters of 300 GB/s over 60% of 31.5.
+        let times = link_s("A100 80GB PCIe", 8) / link_s("A100 80GB", 8);
+        assert!((times - 11.9).abs() < 0.01, "{times}");
     }
 
     #[test]

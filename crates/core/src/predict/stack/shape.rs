@@ -175,7 +175,7 @@ impl ModelShape {
         let model_type = model_type.and_then(Value::as_str).unwrap_or_default().to_owned();
         let checked = Layout::checked(&model_type);
         // What the engine reads has the defaults of the family's configuration class, and each layer as it is.
-        if let Ok(architecture) = Architecture::from_json(Path::new(file), &config.to_string()) {
+        if let Ok(architecture) = Architecture::from_object(Path::new(file), outer) {
             let shape = Self::of_architecture(&architecture);
             return Ok(Self {
                 is_known: shape.is_known || Layout::checked(&shape.model_type).is_some(),

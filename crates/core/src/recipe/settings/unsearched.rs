@@ -76,6 +76,7 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
         train,
         held_out,
         held_out_length,
+        retain,
         format,
         columns,
         loss_on,
@@ -151,6 +152,8 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
         loss_only("training.shuffle", shuffle),
         loss_only("training.seed", seed),
     ];
+    // Where there are none, keys are those of recipes without the field.
+    fields.extend((!retain.is_empty()).then(|| loss_only("data.retain", retain)));
     fields.extend(adapter.iter().flat_map(of_adapter));
     fields
 }
@@ -230,6 +233,7 @@ mod tests {
         recipe.data.max_rows = Some(1);
         recipe.data.tokenizing_workers = Some(2);
         recipe.data.held_out_length = Some(1);
+        recipe.data.retain = vec!["other.jsonl".into()];
         recipe.data.long_rows = crate::recipe::LongRows::Drop;
         recipe.data.template_targets = crate::recipe::TemplateTargets::StopTokens;
         recipe.precision_schedule = crate::recipe::PrecisionSchedule::from_name("fp32_2").unwrap();

@@ -76,6 +76,17 @@ proptest! {
     }
 
     #[test]
+    fn the_documents_of_a_step_are_those_of_its_micro_batches(
+        lengths in prop::collection::vec(2_usize..=16, 1..60),
+        packing: bool,
+        step in 0_u64..50,
+    ) {
+        let source = source(&lengths, 3, 2, packing);
+        let documents: Vec<u32> = source.documents_of(step).iter().map(|index| *index as u32).collect();
+        prop_assert_eq!(documents, seen(&source, step));
+    }
+
+    #[test]
     fn the_division_into_micro_batches_changes_no_data(
         lengths in prop::collection::vec(2_usize..=16, 1..60),
         packing: bool,

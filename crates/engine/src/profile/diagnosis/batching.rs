@@ -1,6 +1,6 @@
 //! Rules on how rows become work: waiting for data, short rows, ops that are too small.
 
-use super::evidence::percent;
+use super::evidence::{mebibytes, percent};
 use super::{Change, Evidence, Finding, Gain, Rule};
 use crate::profile::{DataWaits, Profile, Setting};
 use crate::span::StepPhase;
@@ -10,6 +10,10 @@ use peft_tune_core::recipe::BatchSettings;
 const MOST_WAITING: f64 = 0.05;
 /// Part of a step's time in which its data are prepared where the thread that does it keeps up.
 const KEEPS_UP: f64 = 0.8;
+/// Part of the time of preparing rows from which on it is computing that takes it.
+const MOST_COMPUTING: f64 = 0.5;
+/// Bytes a second of waiting from which on it is a disk that is waited for: half of what one that turns gives page by page.
+const LEAST_READ_PER_S: f64 = 2e5;
 /// Times more steps that are prepared ahead where single ones are late, up to this depth.
 const DEEPER: usize = 4;
 const DEEP: usize = 32;
@@ -29,9 +33,10 @@ pub(super) fn data_bound(evidence: &Evidence<'_>) -> Option<Finding> {
     let waits = profile.data.waits;
     let preparing = waits.map_or(String::new(), |waits| {
         format!(
-            "; its rows are prepared in {} ms, {} ahead",
+            "; its rows are prepared in {} ms, {} ahead{}",
             milliseconds(waits.preparing_s),
-            steps(waits.prefetch_depth)
+            steps(waits.prefetch_depth),
+            thread_text(&waits)
         )
     });
     Some(Finding {
@@ -48,6 +53,37 @@ pub(super) fn data_bound(evidence: &Evidence<'_>) -> Option<Finding> {
     })
 }
 
+/// Part of the time of preparing rows in which the thread that does it computes; `None` where that is not known.
+fn computing(waits: &DataWaits) -> Option<f64> {
+    let thread = waits.thread.filter(|_| waits.preparing_s > 0.0)?;
+    Some((thread.processor_s / waits.preparing_s).min(1.0))
+}
+
+/// Whether the thread that prepares rows mostly waits for a disk.
+fn waits_for_disk(waits: &DataWaits) -> bool {
+    let Some((share, thread)) = computing(waits).zip(waits.thread) else {
+        return false;
+    };
+    let waiting_s = (1.0 - share) * waits.preparing_s;
+    share < MOST_COMPUTING && thread.read_bytes >= LEAST_READ_PER_S * waiting_s
+}
+
+/// What the thread that prepares rows does meanwhile: it computes, waits for a disk, or for something else.
+fn thread_text(waits: &DataWaits) -> String {
+    let Some((share, thread)) = computing(waits).zip(waits.thread) else {
+        return String::new();
+    };
+    let waiting = percent(1.0 - share);
+    let read = mebibytes(thread.read_bytes);
+    if share >= MOST_COMPUTING {
+        return format!("; their thread computes in {} of that", percent(share));
+    }
+    match waits_for_disk(waits) {
+        true => format!("; their thread waits in {waiting} of that, and a disk reads {read} for it"),
+        false => format!("; their thread waits in {waiting} of that, and a disk reads next to nothing for it"),
+    }
+}
+
 /// Change that lets data be there in time.
 fn faster_data(profile: &Profile, waits: DataWaits) -> Change {
     let setting = &profile.setting;
@@ -57,6 +93,10 @@ fn faster_data(profile: &Profile, waits: DataWaits) -> Change {
     let keeps_up = waits.preparing_s < KEEPS_UP * profile.steps.step_s;
     match (waits.prefetch_depth, setting.threads) {
         (0, _) if waits.preparing_s > 0.0 => Change::PrefetchDepth(BatchSettings::USUAL_PREFETCH_DEPTH),
+        // Neither a core nor depth makes a disk faster.
+        _ if waits_for_disk(&waits) && !keeps_up => Change::Advice(
+            "rows come from a disk that is too slow: keep the data and the cache of tokens on a faster one, or in memory".to_owned(),
+        ),
         // The thread that prepares batches has no core of its own.
         (_, threads) if threads > 1 && threads >= setting.cores => Change::Threads(threads - 1),
         // Single steps are late, and others are early.
@@ -126,6 +166,11 @@ pub(super) fn small_micro_batch(evidence: &Evidence<'_>) -> Option<Finding> {
 
 /// Change to twice the micro-batch, at the same global batch where that is possible, and what to say where it is not.
 pub(super) fn twice_the_micro_batch(setting: &Setting) -> (Change, &'static str) {
+    if setting.micro_batch == 0 {
+        // Of a trace that does not tell it.
+        let advice = "twice the micro-batch, where the memory holds it".to_owned();
+        return (Change::Advice(advice), "");
+    }
     let (micro_batch, accumulation) = (2 * setting.micro_batch, setting.gradient_accumulation);
     if accumulation > 1 && accumulation.is_multiple_of(2) {
         let change = Change::Batch {

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use super::*;
 use crate::profile::fixtures::sound_profile;
-use crate::profile::{AdapterCost, DataWaits, DeviceSample, EvaluationCost, MemoryPart, OpTime, PhaseTime, Profile};
+use crate::profile::{
+    AdapterCost, DataWaits, DeviceSample, EvaluationCost, MemoryPart, OpTime, PhaseTime, PreparingThread, Profile,
+};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
 use peft_tune_core::predict::{Machine, Predictor, RowLengths, Setting};
@@ -116,6 +118,23 @@ fn waiting_for_data_is_data_bound() {
     assert!(late.evidence.contains("2 steps ahead"), "{}", late.evidence);
     case.profile.data.waits = waits(2, case.profile.steps.step_s);
     assert!(matches!(case.finds(Rule::DataBound).change, Change::Advice(_)));
+    // A thread that computes, one that a disk keeps waiting, and one that waits for something else.
+    for (processor_s, read_bytes, text) in [
+        (0.9, 0.0, "computes in 90% of that"),
+        (0.2, 64e6, "waits in 80% of that, and a disk reads 61"),
+        (0.2, 0.0, "waits in 80% of that, and a disk reads next to nothing"),
+    ] {
+        let mut told = waits(2, case.profile.steps.step_s).unwrap();
+        told.thread = Some(PreparingThread {
+            processor_s: processor_s * told.preparing_s,
+            read_bytes,
+        });
+        case.profile.data.waits = Some(told);
+        let finding = case.finds(Rule::DataBound);
+        assert!(finding.evidence.contains(text), "{}", finding.evidence);
+        let says_disk = matches!(&finding.change, Change::Advice(advice) if advice.contains("a disk that is too slow"));
+        assert_eq!(says_disk, read_bytes > 0.0, "{finding:?}");
+    }
     case.phase("data").share = 0.03;
     case.misses(Rule::DataBound);
 }

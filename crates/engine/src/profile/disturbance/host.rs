@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use super::{Counters, MachineCounters};
 
-/// Ticks of `/proc/stat` in a second, on every Linux that programs meet.
-const TICKS_PER_S: f64 = 100.0;
+/// Ticks of `/proc` in a second, on every Linux that programs meet.
+pub const TICKS_PER_S: f64 = 100.0;
 
 /// Reads what Linux shows; other systems count only the process's own time, or nothing.
 #[derive(Debug)]
@@ -41,14 +41,6 @@ impl HostCounters {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             count => count,
         }
-    }
-
-    /// Seconds in which some task waited for a processor.
-    fn waiting_s(&self) -> Option<f64> {
-        let text = std::fs::read_to_string(self.root.join("proc/pressure/cpu")).ok()?;
-        let some = text.lines().find(|line| line.starts_with("some"))?;
-        let total: u64 = some.split("total=").nth(1)?.trim().parse().ok()?;
-        Some(total as f64 / 1e6)
     }
 
     /// Seconds of work and of what the hypervisor took, on the processors that may be used.
@@ -98,12 +90,20 @@ impl MachineCounters for HostCounters {
         Counters {
             at_s: self.started.elapsed().as_secs_f64(),
             own_s: processor_s(),
-            waiting_s: self.waiting_s(),
+            waiting_s: pressure_s(&self.root, "cpu"),
             busy_s,
             stolen_s,
             clock_mhz: self.clock_mhz(),
         }
     }
+}
+
+/// Seconds in which some task waited for `what`, such as `cpu` or `io`, by the files of Linux below `root`.
+pub fn pressure_s(root: &Path, what: &str) -> Option<f64> {
+    let text = std::fs::read_to_string(root.join("proc/pressure").join(what)).ok()?;
+    let some = text.lines().find(|line| line.starts_with("some"))?;
+    let total: u64 = some.split("total=").nth(1)?.trim().parse().ok()?;
+    Some(total as f64 / 1e6)
 }
 
 /// Processor time of all threads of this process, in seconds.

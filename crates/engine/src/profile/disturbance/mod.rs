@@ -7,7 +7,7 @@ mod others;
 mod watch;
 
 pub use counters::{Counters, Load, MachineCounters};
-pub use gpu::lost_on_gpu;
-pub use host::{HostCounters, processor_s};
+pub use gpu::{lost_on_gpu, lost_to_clock};
+pub use host::{HostCounters, TICKS_PER_S, pressure_s, processor_s};
 pub use others::OtherLoad;
 pub use watch::{Busy, Disturbance, DisturbanceWatch};

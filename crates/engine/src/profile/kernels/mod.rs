@@ -10,4 +10,5 @@ mod timeline;
 
 pub use activity::{Activity, ActivityKind, FunctionCalls};
 pub use cupti::{Collector, CuptiError};
+pub(in crate::profile) use timeline::GpuRanges;
 pub use timeline::{DriverCalls, GpuTimeline, KernelTime};

@@ -115,6 +115,15 @@ impl KernelTime {
     }
 }
 
+/// Times at which a GPU ran something, in nanoseconds, in any order.
+#[derive(Clone, Debug, Default)]
+pub(in crate::profile) struct GpuRanges {
+    /// Copies between the host's memory and the GPU's.
+    pub transfers: Vec<(u64, u64)>,
+    /// Kernels, and copies and fills within the GPU's memory.
+    pub kernels: Vec<(u64, u64)>,
+}
+
 impl GpuTimeline {
     /// The timeline of `steps` steps between two moments, from what ran freely (`free`) and from what ran in steps whose
     /// spans wait for the device (`spanned`, in `trees`), which tell which op launched what.
@@ -126,12 +135,30 @@ impl GpuTimeline {
         trees: &[SpanTree],
     ) -> Self {
         let within = |activity: &Activity| (activity.start_ns.max(start_ns), activity.end_ns.min(end_ns));
-        let of = |is_wanted: &dyn Fn(ActivityKind) -> bool| {
-            union(free.iter().filter(|activity| is_wanted(activity.kind)).map(within))
+        let of = |is_wanted: &dyn Fn(ActivityKind) -> bool| -> Vec<(u64, u64)> {
+            free.iter()
+                .filter(|activity| is_wanted(activity.kind))
+                .map(within)
+                .collect()
         };
-        let busy = of(&|_| true);
-        let transfers = of(&|kind| kind == ActivityKind::Transfer);
-        let kernels = of(&|kind| kind != ActivityKind::Transfer);
+        let ranges = GpuRanges {
+            transfers: of(&|kind| kind == ActivityKind::Transfer),
+            kernels: of(&|kind| kind != ActivityKind::Transfer),
+        };
+        let kernels = kernel_times(free, steps, &ops_of(spanned, trees));
+        Self::of_ranges(ranges, (start_ns, end_ns), steps, kernels)
+    }
+
+    /// The timeline of `steps` steps between two moments, from the times at which something ran.
+    pub(in crate::profile) fn of_ranges(
+        ranges: GpuRanges,
+        (start_ns, end_ns): (u64, u64),
+        steps: u64,
+        kernel_times: Vec<KernelTime>,
+    ) -> Self {
+        let transfers = union(ranges.transfers.into_iter());
+        let kernels = union(ranges.kernels.into_iter());
+        let busy = union(transfers.iter().chain(&kernels).copied());
         let whole = end_ns.saturating_sub(start_ns).max(1);
         let gaps: Vec<u64> = gaps(&busy).filter(|gap| *gap >= SHORTEST_GAP_NS).collect();
         let is_launch = |gap: &&u64| **gap <= LONGEST_LAUNCH_NS;
@@ -148,7 +175,7 @@ impl GpuTimeline {
             host_gap_s: per_step(seconds(gaps.iter().filter(|gap| !is_launch(gap)).sum())),
             transfer_s: per_step(seconds(moved)),
             transfer_overlap: (moved > 0).then(|| overlap(&transfers, &kernels) as f64 / moved as f64),
-            kernels: kernel_times(free, steps, &ops_of(spanned, trees)),
+            kernels: kernel_times,
             calls: None,
         }
     }

@@ -59,32 +59,6 @@ impl GpuSampler {
             told_us: 0,
         })
     }
-
-    /// Bytes of the GPU's memory that the driver counts for this process.
-    fn process_bytes(&self) -> Option<u64> {
-        match self.own_process()?.used_gpu_memory {
-            UsedGpuMemory::Used(bytes) => Some(bytes),
-            UsedGpuMemory::Unavailable => None,
-        }
-    }
-
-    /// Process of this program as the driver knows it: `None` in a container that numbers processes by itself.
-    fn own_process(&self) -> Option<ProcessInfo> {
-        let own = std::process::id();
-        let processes = self.device.running_compute_processes().ok()?;
-        processes.into_iter().find(|process| process.pid == own)
-    }
-
-    /// Part of the GPU that other processes kept busy since the last look; `None` where they cannot be told from this one.
-    fn other_utilisation(&mut self) -> Option<f64> {
-        self.own_process()?;
-        let told = self.device.process_utilization_stats(self.told_us).ok()?;
-        self.told_us = told.iter().map(|one| one.timestamp).max().unwrap_or(self.told_us);
-        Some(others(
-            told.iter().map(|one| (one.pid, one.sm_util)),
-            &BTreeSet::from([std::process::id()]),
-        ))
-    }
 }
 
 impl DeviceSampler for GpuSampler {
@@ -97,12 +71,8 @@ impl DeviceSampler for GpuSampler {
     }
 
     fn sample(&mut self) -> DeviceSample {
-        let other_utilisation = self.other_utilisation();
-        DeviceSample {
-            other_utilisation,
-            resident_bytes: self.process_bytes(),
-            ..whole(&self.device)
-        }
+        let own = BTreeSet::from([std::process::id()]);
+        sample_for(&self.device, &own, &mut self.told_us)
     }
 }
 
@@ -136,21 +106,24 @@ pub(super) fn all_gpus() -> Vec<nvml_wrapper::Device<'static>> {
 /// `told_us` is the time, by the library's clock, up to which it has told of processes.
 pub(super) fn sample_for(device: &nvml_wrapper::Device<'_>, own: &BTreeSet<u32>, told_us: &mut u64) -> DeviceSample {
     let running = device.running_compute_processes().unwrap_or_default();
-    let ours = running.iter().filter(|process| own.contains(&process.pid));
+    let ours: Vec<&ProcessInfo> = running.iter().filter(|process| own.contains(&process.pid)).collect();
     let bytes: Vec<u64> = ours
+        .iter()
         .filter_map(|process| match process.used_gpu_memory {
             UsedGpuMemory::Used(bytes) => Some(bytes),
             UsedGpuMemory::Unavailable => None,
         })
         .collect();
-    let is_known = !bytes.is_empty();
-    let told = device.process_utilization_stats(*told_us).ok().filter(|_| is_known);
+    let told = match ours.is_empty() {
+        true => None,
+        false => device.process_utilization_stats(*told_us).ok(),
+    };
     let other_utilisation = told.map(|told| {
         *told_us = told.iter().map(|one| one.timestamp).max().unwrap_or(*told_us);
         others(told.iter().map(|one| (one.pid, one.sm_util)), own)
     });
     DeviceSample {
-        resident_bytes: is_known.then(|| bytes.iter().sum()),
+        resident_bytes: (!bytes.is_empty()).then(|| bytes.iter().sum()),
         other_utilisation,
         ..whole(device)
     }

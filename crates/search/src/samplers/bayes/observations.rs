@@ -348,7 +348,11 @@ mod tests {
                 4,
                 params(8),
                 TrialState::Failed {
-                    reason: FailReason::Diverged { at_step: 3, loss: None },
+                    reason: FailReason::Diverged {
+                        at_step: 3,
+                        loss: None,
+                        cause: None,
+                    },
                     metrics: [(THROUGHPUT, 50.0)].into(),
                 },
             ),

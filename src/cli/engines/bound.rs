@@ -19,11 +19,11 @@ const TF32: f64 = 1.0 / 2048.0;
 const OF_GRADIENTS: f64 = 10.0;
 
 /// Relative difference of the highest rate within which learning rates lie: both engines compute them in 64 bits.
-pub(super) const RATES: f64 = 1e-9;
+pub(in crate::cli) const RATES: f64 = 1e-9;
 
 /// Arithmetic of products of fp32 where both engines compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Products {
+pub(in crate::cli) enum Products {
     /// Products of the processor.
     Cpu,
     /// Products of a GPU, in fp32.
@@ -34,7 +34,7 @@ pub(super) enum Products {
 
 impl Products {
     /// The products of a device, with what TRL is told to choose in PyTorch.
-    pub(super) fn of(device: &str, torch: &TorchSettings) -> Self {
+    pub(in crate::cli) fn of(device: &str, torch: &TorchSettings) -> Self {
         match device {
             "cpu" => Self::Cpu,
             _ if torch.torch_compile => Self::GpuInTf32,
@@ -45,7 +45,7 @@ impl Products {
 
 /// Largest relative differences between engines that train alike.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Bound {
+pub(in crate::cli) struct Bound {
     /// Difference of losses.
     pub losses: f64,
     /// Difference of norms of gradients.
@@ -56,7 +56,7 @@ pub(super) struct Bound {
 
 impl Bound {
     /// The bound of a precision, where fp32 is multiplied so.
-    pub(super) fn of(precision: Precision, products: Products) -> Self {
+    pub(in crate::cli) fn of(precision: Precision, products: Products) -> Self {
         let (losses, why) = match precision {
             Precision::Fp32 => match products {
                 Products::Cpu => (1e-5, "sums of fp32 numbers in other orders"),

@@ -1,4 +1,4 @@
-//! Folders that a check leaves nothing of.
+//! Folders that a comparison leaves nothing of.
 
 use tempfile::TempDir;
 
@@ -8,7 +8,7 @@ use crate::cli::CliError;
 ///
 /// # Errors
 /// Bad input: there is no room for one.
-pub(super) fn temporary(what: &str) -> Result<TempDir, CliError> {
+pub(in crate::cli) fn temporary(what: &str) -> Result<TempDir, CliError> {
     tempfile::tempdir().map_err(|error| {
         let folder = std::env::temp_dir();
         let folder = folder.display();

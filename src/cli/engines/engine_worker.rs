@@ -1,8 +1,8 @@
-//! A training of the comparison: a worker of its engine, which is told what a search tells it.
+//! A training of a comparison: a worker of its engine, which is told what a search tells it.
 
 use std::time::Duration;
 
-use super::comparison::Trained;
+use super::trained::Trained;
 use crate::cli::CliError;
 use crate::cli::options::backend::BackendName;
 use crate::report::explanation::reason_message;
@@ -22,12 +22,27 @@ const POLL: Duration = Duration::from_secs(1);
 const MEASURED: MeasurePlan = MeasurePlan {
     steps: 3,
     max_warmup_steps: 2,
+    serve: None,
 };
 /// Held-out rows that the loss is measured on.
 const HELD_OUT_ROWS: usize = 16;
 
+/// Steps of a training, of which the first ones alone may be made: the schedule is that of all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) struct Length {
+    pub made: u64,
+    pub of: u64,
+}
+
+impl Length {
+    /// A training to its end.
+    pub(in crate::cli) fn whole(steps: u64) -> Self {
+        Self { made: steps, of: steps }
+    }
+}
+
 /// A worker that is yet to be started.
-pub(super) struct EngineWorker {
+pub(in crate::cli) struct EngineWorker {
     pub engine: BackendName,
     /// Words that make a worker one of this engine.
     pub words: Vec<String>,
@@ -35,20 +50,22 @@ pub(super) struct EngineWorker {
 }
 
 impl EngineWorker {
-    /// Trains so many steps of a recipe, and returns what was told of them.
+    /// Trains steps of a recipe, and returns what was told of them.
     ///
     /// # Errors
     /// Bad input: settings that the engine does not train. Failures: memory, a process that ends or cannot be started.
-    pub(super) fn train(
+    pub(in crate::cli) fn train(
         self,
         recipe: Recipe,
-        steps: u64,
+        length: Length,
         first_adapter: Option<FirstAdapter>,
     ) -> Result<Trained, CliError> {
         let program = std::env::current_exe().map_err(CliError::failed)?;
         let launcher = Launcher::local(program).with_arguments(self.words);
         let mut pool = WorkerPool::new(PoolSettings::new(launcher, vec![self.slot]));
-        pool.submit(request(recipe, steps, first_adapter)).map_err(lost)?;
+        let request = request(recipe, length.of, first_adapter);
+        let number = request.number;
+        pool.submit(request).map_err(lost)?;
         let mut told: Vec<StepEvent> = Vec::new();
         loop {
             match pool.next_event(POLL).map_err(lost)? {
@@ -56,8 +73,16 @@ impl EngineWorker {
                     phase: Phase::Train,
                     step,
                     ..
-                }) => told.push(step),
-                Some(TrialEvent::Ended { state, .. }) => return ended(self.engine, told, &state),
+                }) => {
+                    // Steps that the worker took before it heard that these are enough count for nothing.
+                    if (told.len() as u64) < length.made {
+                        told.push(step);
+                    }
+                    if told.len() as u64 == length.made && length.made < length.of {
+                        pool.cancel(number).map_err(lost)?;
+                    }
+                }
+                Some(TrialEvent::Ended { state, .. }) => return ended(self.engine, told, &state, length),
                 Some(TrialEvent::Lost { reason, .. }) => return Err(failure(self.engine, &reason)),
                 _ => {}
             }
@@ -93,9 +118,10 @@ fn request(recipe: Recipe, steps: u64, first_adapter: Option<FirstAdapter>) -> T
     }
 }
 
-fn ended(engine: BackendName, steps: Vec<StepEvent>, state: &TrialState) -> Result<Trained, CliError> {
+fn ended(engine: BackendName, steps: Vec<StepEvent>, state: &TrialState, length: Length) -> Result<Trained, CliError> {
     match state {
         TrialState::Complete { metrics } => Ok(Trained::new(steps, metrics)),
+        TrialState::Pruned { metrics, .. } if steps.len() as u64 == length.made => Ok(Trained::new(steps, metrics)),
         TrialState::Failed { reason, .. } => Err(failure(engine, reason)),
         _ => Err(CliError::failed(anyhow::anyhow!(
             "{} did not train to the end",

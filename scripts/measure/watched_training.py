@@ -1,0 +1,129 @@
+"""A small training in TRL for `watch`, with a fault injected or none. `watch_faults.py` and `watch_overhead.py` run it.
+
+    python watched_training.py --model DIR --out DIR [--fault NAME] [--steps N] [--seed N] [--evaluates]
+
+Rows are random tokens. The seconds of the steps, the first three left out, go to DIR/steps.json.
+"""
+
+import argparse
+import json
+import os
+import random
+import time
+from pathlib import Path
+
+#: Rows of a micro-batch, micro-batches of a step, and the longest row.
+ROWS, ACCUMULATION, LENGTH = 8, 2, 192
+#: Step at which faults that happen once happen.
+AT = 14
+
+
+def rows_of(count, seed, fault):
+    """Rows of tokens, some shorter than others."""
+    draw = random.Random(seed)
+    lengths = [draw.randint(LENGTH // 2, LENGTH) for _ in range(count)]
+    if fault == "grows_with_lengths":
+        lengths = [16 + (480 - 16) * place // count for place in range(count)]
+    if fault == "one_long_row":
+        # One step of rows three times as long, each of which costs more than three times as much.
+        for place in range(ROWS * ACCUMULATION * AT, ROWS * ACCUMULATION * (AT + 1)):
+            lengths[place] = 4 * LENGTH
+    return [{"input_ids": [draw.randint(3, 1000) for _ in range(length)]} for length in lengths]
+
+
+def computes(seconds):
+    """Keeps one processor busy."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+class Faults:
+    """What goes wrong, by hooks of the trainer."""
+
+    def __init__(self, fault, out):
+        self.fault, self.out, self.kept = fault, Path(out), []
+
+    def data(self):
+        """Called for each micro-batch that is put together."""
+        if self.fault == "data_wait":
+            time.sleep(0.4)
+
+    def step(self, step):
+        """Called at the end of each step."""
+        import torch
+
+        if self.fault == "memory_grows":
+            self.kept.append(torch.ones(6 << 20))
+        elif self.fault == "stall" and step == AT:
+            time.sleep(6.0)
+        elif self.fault == "slows_down":
+            computes(0.03 * step)
+        elif self.fault == "saving" and step % 2 == 0:
+            with open(self.out / "state.bin", "wb") as file:
+                for _ in range(12):
+                    file.write(os.urandom(1 << 20) * 32)
+                os.fsync(file.fileno())
+        elif self.fault == "out_of_memory" and step == AT:
+            torch.empty(1 << 46)
+        elif self.fault == "fallback" and step == 1:
+            print("FlashAttention2 has been toggled on, but flash attention is not installed. "
+                  "Falling back to eager attention", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--fault", default="none")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--evaluates", action="store_true")
+    args = parser.parse_args()
+    import torch
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from trl import SFTConfig, SFTTrainer
+
+    faults, began = Faults(args.fault, args.out), []
+
+    class Watch(TrainerCallback):
+        def on_step_end(self, arguments, state, control, **_):
+            began.append(time.perf_counter())
+            faults.step(state.global_step)
+
+    evaluates = args.evaluates or args.fault in ("evaluation_peak", "evaluation_time")
+    every = 3 if args.fault == "evaluation_time" else args.steps // 2
+    config = SFTConfig(
+        output_dir=args.out, max_steps=args.steps, per_device_train_batch_size=ROWS, gradient_accumulation_steps=ACCUMULATION,
+        max_length=None, logging_steps=1, save_strategy="no", report_to=[], seed=args.seed, bf16=False, use_cpu=True,
+        gradient_checkpointing=False, eval_strategy="steps" if evaluates else "no", eval_steps=every,
+        per_device_eval_batch_size=96 if args.fault == "evaluation_peak" else ROWS, log_level="info",
+        train_sampling_strategy="sequential", learning_rate=1e-4,
+    )
+    count = args.steps * ROWS * ACCUMULATION
+    held_out = {"evaluation_peak": 96, "evaluation_time": 240}.get(args.fault, 16)
+    trainer = SFTTrainer(
+        model=AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32),
+        args=config,
+        processing_class=AutoTokenizer.from_pretrained(args.model),
+        train_dataset=Dataset.from_list(rows_of(count, args.seed, args.fault)),
+        eval_dataset=Dataset.from_list(rows_of(held_out, args.seed + 1, None)) if evaluates else None,
+        peft_config=LoraConfig(r=8, target_modules="all-linear"),
+        callbacks=[Watch()],
+    )
+    collate = trainer.data_collator
+
+    def collated(rows):
+        faults.data()
+        return collate(rows)
+
+    trainer.data_collator = collated
+    trainer.train()
+    steps = [after - before for before, after in zip(began[3:], began[4:])]
+    Path(args.out, "steps.json").write_text(json.dumps(steps))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+python train.py --model_name_or_path models/llama --dataset_name data/rows.jsonl --use_peft_lora True --lora_r 8 --max_length 64 --splits train,test --chat_template_format chatml --use_unsloth True --bf16 True
