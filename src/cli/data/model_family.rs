@@ -75,7 +75,7 @@ impl ModelFamily {
     /// Number of parameters; `None` where it would be a guess.
     pub(in crate::cli) fn parameters(&self) -> Option<u64> {
         let architecture = self.architecture()?;
-        Some(architecture.parameter_count().total() as u64)
+        Some(architecture.parameter_count().total())
     }
 
     /// What the usual learning rate goes by, where it can be read.
