@@ -83,6 +83,19 @@ const compareNumbers = () => {
   filesBelow(join(folder, "files")).map((file) => relative(folder, file)).filter((file) => /\.(ya?ml|json|sh|txt)$/.test(file) && !file.endsWith("cases.yaml") && !file.includes("models/")).forEach((file, index) => one(file, sizes[index % sizes.length], DEVICES[index % DEVICES.length]));
   models.forEach((model, index) => one("sft.yaml", model, DEVICES[index % 6], { stack: STACKS[index % 5] }));
   STACKS.slice(0, 5).forEach((stack, index) => one("sft.yaml", sizes[index], "H200", { stack, devices: 4, sharing: ["fsdp", "zero2", "zero3", "copies", "zero1"][index] }));
+  // The form, beside a study whose baseline has its values; the rate is searched, since a study searches something.
+  const form = (settings, model, device, stack, more = {}) => {
+    const { sequence_length, ...space } = settings, at = join(folder, model);
+    writeFileSync(join(folder, "study.yaml"), JSON.stringify({ model: at, data: { train: "rows.jsonl" }, trial: { sequence_length }, space: { learning_rate: [1e-4, 2e-4], ...space } }));
+    const options = ["study.yaml", "--stack", stack, "--device", device, ...Object.entries(more).flatMap(([name, value]) => [`--${name}`, String(value)])];
+    const answer = ask({ ask: "plan", config: readFileSync(join(at, "config.json"), "utf8"), model: at, settings, device, stack, ...more });
+    results.push(compare(`${JSON.stringify(settings)} on ${model}, ${device}, ${stack}`, run(folder, options), answer));
+  };
+  STACKS.forEach((stack, index) => {
+    form({ sequence_length: 2048, rank: 32, precision: "nf4_double", micro_batch: 4, gradient_checkpointing: "full" }, sizes[index], "A100 80GB", stack);
+    form({ sequence_length: 4096, rank: 8, precision: "bf16", micro_batch: 1, gradient_accumulation: 8, target_modules: "attention", optimizer: "paged_adamw_8bit", gradient_checkpointing: "none" }, sizes[(index + 2) % sizes.length], "H100 SXM", stack, { devices: 2 });
+    form({ sequence_length: 1024, method: "full", micro_batch: 2, packing: true, gradient_checkpointing: "full" }, "qwen2-1.5b", "RTX 4090", stack);
+  });
   const wrong = results.filter((one) => !one.same), refused = results.filter((one) => one.refused).length;
   for (const one of wrong) console.log(`     ${one.what}: ${one.why}`);
   check(wrong.length === 0 && results.length > 60, `${results.length} plans are those of the program to the last digit (${refused} are refused by both in the same words), ${wrong.length} are not`);

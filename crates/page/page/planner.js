@@ -110,7 +110,7 @@ const show = (answer) => {
   else say("none", `Needs ${bytesText(plan.peak_process_bytes)}. Choose a device for a verdict and the speed.`);
   const price = cost.price ? `at ${usdText(cost.price.usd_per_h)} an hour: ${cost.price.source}` : "no price is listed: write yours";
   at("tiles").replaceChildren(
-    tile("peak of the process, one device", between.peak_process_bytes, bytesText, `${bytesText(plan.peak_tensors_bytes)} tensors, ${bytesText(answer.outside_bytes)} driver and libraries`, verdict?.usable_bytes),
+    tile("peak of the process, one device", between.peak_process_bytes, bytesText, `${bytesText(plan.peak_tensors_bytes)} tensors, ${bytesText(answer.outside_bytes)} driver and libraries${verdict ? `; the red mark is what programs have, ${bytesText(verdict.usable_bytes)}` : ""}`, verdict?.usable_bytes),
     tile("tokens/s, padding counted", between.tokens_per_s, count, between.step_s ? `${timeText(plan.step_s)} a step` : "choose a device"),
     tile("time of the training", cost.seconds, timeText, cost.missing ?? `${cost.steps.toLocaleString("en-US")} steps: ${cost.by}`),
     tile("price of the training", cost.usd, usdText, cost.usd ? price : cost.missing ?? price));
@@ -136,10 +136,10 @@ const showPublished = (published) => {
   const both = ({ published: was, predicted }, digits) => was === null || predicted === null ? "-" : `${was.toFixed(digits)} | ${predicted.toFixed(digits)}`;
   at("published").replaceChildren(
     quiet("Measured by others, then what is predicted of the same setting. Of all such rows nine of ten are within the bounds above. A star marks sources by which constants were chosen."),
-    table([["model", 0], ["setting", 0], ["device", 0], ["process, GiB", 1], ["tensors, GiB", 1], ["tokens/s", 1], ["source", 0]], published.map((row) => [
-      row.model,
+    table([["model", 0], ["setting", 0], ["device", 0], ["peak, GiB", 1], ["tokens/s", 1], ["source", 0]], published.map((row) => [
+      row.model.split("/").pop(),
       `${row.method}${row.rank ? ` r${row.rank}` : ""}, ${row.weights.replace("_", " ")}, ${row.micro_batch} x ${row.sequence_length}${row.checkpointing === false ? ", no checkpointing" : ""}, ${row.stack}`,
-      `${row.devices > 1 ? `${row.devices} x ` : ""}${row.device}`, both(row.process_gib, 1), both(row.tensors_gib, 1), both(row.tokens_per_s, 0),
+      `${row.devices > 1 ? `${row.devices} x ` : ""}${row.device}`, row.process_gib.published === null ? `${both(row.tensors_gib, 1)} (tensors)` : both(row.process_gib, 1), both(row.tokens_per_s, 0),
       made("span", {}, row.origin.startsWith("https://") ? made("a", { href: row.origin, rel: "noreferrer" }, row.source) : row.origin, row.calibrated ? " *" : "")])));
 };
 
