@@ -15,7 +15,7 @@ use super::question::AskedPlan;
 use peft_tune_core::predict::DevicePrice;
 use peft_tune_core::predict::stack::{StackPrediction, StackSetting};
 use peft_tune_core::quantity::HourlyPrice;
-use peft_tune_core::recipe::{EpochSteps, Recipe, TrainingLength};
+use peft_tune_core::recipe::{BatchSettings, EpochSteps, Recipe, TrainingLength};
 use peft_tune_tools::plan::SPEED_WITHIN;
 
 /// Time and money of a training as JSON; `missing` says in words what is not known.
@@ -70,8 +70,15 @@ fn steps_of(asked: &AskedPlan, recipe: &Recipe, setting: &StackSetting) -> Resul
     let Some(rows) = asked.rows.filter(|rows| *rows > 0) else {
         return Err("say how many rows are trained on, or how many steps");
     };
-    let mut batch = recipe.batch.clone();
-    batch.devices = usize::try_from(setting.devices).unwrap_or(usize::MAX);
+    // Sizes have 32 bits in a browser.
+    let of_step = [setting.micro_batch, setting.gradient_accumulation, setting.devices];
+    let of_step = of_step.into_iter().fold(1, u64::saturating_mul);
+    let batch = BatchSettings {
+        micro_batch: usize::try_from(of_step).unwrap_or(usize::MAX),
+        gradient_accumulation: 1,
+        devices: 1,
+        ..recipe.batch.clone()
+    };
     let count = EpochSteps::new(rows, &batch).of_epochs(epochs);
     let times = if epochs == 1.0 { "epoch" } else { "epochs" };
     of(count, format!("{epochs} {times} of {rows} rows"))
@@ -85,6 +92,7 @@ fn tokens_of_step(setting: &StackSetting) -> u64 {
 fn price_of(asked: &AskedPlan) -> Option<DevicePrice> {
     let given = asked
         .usd_per_h
+        .filter(|usd| *usd >= 0.0)
         .map(|usd| DevicePrice::given(HourlyPrice(usd), "as given"));
     let sheet = asked
         .device
