@@ -87,7 +87,7 @@ class Page {
     if (exceptionDetails) throw new Error(`${expression}: ${exceptionDetails.exception?.description}`);
     return result.value;
   }
-  async until(expression, what, seconds = 20) {
+  async until(expression, what, seconds = 60) {
     const end = Date.now() + seconds * 1000;
     while (Date.now() < end) {
       if (await this.run(expression).catch(() => false)) return;

@@ -8,7 +8,7 @@ const LENGTH: usize = size_of::<u32>();
 
 /// Room for so many bytes of a question, which [`ask`] takes.
 #[unsafe(no_mangle)]
-pub extern "C" fn room(length: usize) -> *mut u8 {
+pub(crate) extern "C" fn room(length: usize) -> *mut u8 {
     Box::leak(vec![0_u8; length].into_boxed_slice()).as_mut_ptr()
 }
 
@@ -17,7 +17,7 @@ pub extern "C" fn room(length: usize) -> *mut u8 {
 /// # Safety
 /// `question` is what [`room`] returned for `length`, filled in since, and asked once.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ask(question: *mut u8, length: usize) -> *mut u8 {
+pub(crate) unsafe extern "C" fn ask(question: *mut u8, length: usize) -> *mut u8 {
     // SAFETY: the block of `room`, of the same length, is owned again.
     let question = unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(question, length)) };
     let answer = answer(&String::from_utf8_lossy(&question));
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn ask(question: *mut u8, length: usize) -> *mut u8 {
 /// # Safety
 /// `answer` is what [`ask`] returned, and is left once.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn leave(answer: *mut u8) {
+pub(crate) unsafe extern "C" fn leave(answer: *mut u8) {
     // SAFETY: the four bytes before an answer hold its length, and the block of both was made by `ask`.
     unsafe {
         let block = answer.sub(LENGTH);

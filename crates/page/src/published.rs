@@ -38,7 +38,7 @@ const SHOWN: usize = 5;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct PublishedRow {
     pub source: &'static str,
-    /// Where it was published: an address, or a name in words.
+    /// Address of the publication, or its name in words.
     pub origin: &'static str,
     pub stack: &'static str,
     pub model: &'static str,
