@@ -138,7 +138,7 @@ const showPublished = (published) => {
     quiet("Measured by others, then what is predicted of the same setting. Of all such rows nine of ten are within the bounds above. A star marks sources by which constants were chosen."),
     table([["model", 0], ["setting", 0], ["device", 0], ["peak, GiB", 1], ["tokens/s", 1], ["source", 0]], published.map((row) => [
       row.model.split("/").pop(),
-      `${row.method}${row.rank ? ` r${row.rank}` : ""}, ${row.weights.replace("_", " ")}, ${row.micro_batch} x ${row.sequence_length}${row.checkpointing === false ? ", no checkpointing" : ""}, ${row.stack}`,
+      `${row.method}${row.rank ? ` r${row.rank}` : ""}${row.weights === "numbers" ? "" : `, ${row.weights.replace("_", " ")}`}, ${row.micro_batch} x ${row.sequence_length}${row.checkpointing === false ? ", no checkpointing" : ""}, ${row.stack}`,
       `${row.devices > 1 ? `${row.devices} x ` : ""}${row.device}`, row.process_gib.published === null ? `${both(row.tensors_gib, 1)} (tensors)` : both(row.process_gib, 1), both(row.tokens_per_s, 0),
       made("span", {}, row.origin.startsWith("https://") ? made("a", { href: row.origin, rel: "noreferrer" }, row.source) : row.origin, row.calibrated ? " *" : "")])));
 };
