@@ -51,7 +51,7 @@ pub(crate) struct Reader<'a> {
     pub keys: &'a Keys<'a>,
     /// The script that the keys are of, where they are of one.
     pub script: Option<&'a Script>,
-    /// The text of a file with keys, whose values may refer to each other, or the code of a script.
+    /// The text of a file with keys, whose values may refer to each other; empty for a script.
     pub text: &'a str,
     /// The tool whose words the file has.
     pub tool: Tool,

@@ -18,7 +18,7 @@ pub struct Predicted {
     pub notes: Vec<String>,
 }
 
-/// Settings around one: on one device, and as far as they fit.
+/// Settings around one, as far as they fit, and the setting itself on one device.
 #[derive(Clone, Debug)]
 pub struct Searched {
     /// Speed on several devices against that on one.
