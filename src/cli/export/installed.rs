@@ -1,13 +1,10 @@
 //! `export --check`: what the tool that is installed in the user's Python says of the exported files.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::time::Duration;
+use std::process::Output;
 
-use serde::Deserialize;
-
+use super::tool_python::{Answer, Said, ToolPython};
 use crate::cli::CliError;
-use crate::cli::processes::printed::{last_words, output_within};
 use crate::cli::terminal::output::tell;
 use crate::export::ExportFormat;
 use crate::report::{duration, printable};
@@ -32,26 +29,6 @@ pub(super) struct CheckArgs {
     /// Time that reading may take [default: 3m]
     #[arg(long, value_name = "TIME", requires = "check")]
     pub check_within: Option<Seconds>,
-}
-
-/// What the reader says of one folder.
-#[derive(Debug, Deserialize)]
-struct Verdict {
-    outcome: Outcome,
-    version: Option<String>,
-    #[serde(default)]
-    message: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Outcome {
-    Accepted,
-    Refused,
-    /// The Python has no such package.
-    Missing,
-    /// The package cannot be imported, or is too different a version.
-    Unusable,
 }
 
 impl CheckArgs {
@@ -81,37 +58,26 @@ impl CheckArgs {
         if !self.check || folders.is_empty() {
             return Ok(());
         }
-        let python = self.python();
-        let output = self.ask(python, format, folders)?;
-        let verdicts = verdicts_of(&output, python, folders.len())?;
+        let python = ToolPython {
+            path: self.python(),
+            tool: format.name(),
+        };
+        let output = self.ask(&python, folders)?;
+        let answers = answers_in(&output, &python, folders.len())?;
         let mut refused = Vec::new();
-        for (folder, verdict) in folders.iter().zip(verdicts) {
+        for (folder, answer) in folders.iter().zip(answers) {
             let mut names = format.file_names().into_iter().map(|name| folder.join(name));
             let file = names.find(|file| file.is_file());
             let file = file.unwrap_or_else(|| folder.join(format.file_name()));
-            let (file, python) = (file.display(), python.display());
-            let tool = format!(
-                "{} {}",
-                format.name(),
-                verdict.version.as_deref().unwrap_or("(of no version)")
-            );
-            let message = printable(&verdict.message);
-            match verdict.outcome {
-                Outcome::Accepted => tell(format_args!("{tool} accepts {file}: {message}")),
-                Outcome::Refused => refused.push(format!("{tool} in {python} refuses {file}: {message}")),
-                Outcome::Missing => {
-                    return Err(CliError::NotChecked(format!(
-                        "{} is not installed in {python}: install it there (`{python} -m pip install {}`), or name another \
-                         Python with --python",
-                        format.name(),
-                        format.name()
-                    )));
-                }
-                Outcome::Unusable => {
-                    return Err(CliError::NotChecked(format!(
-                        "{tool} in {python} cannot be used: {message}"
-                    )));
-                }
+            let file = file.display();
+            match python.done(answer, &format!("refuses {file}")) {
+                Ok(Said { version, message }) => tell(format_args!(
+                    "{} accepts {file}: {}",
+                    python.versioned(version.as_deref()),
+                    printable(&message)
+                )),
+                Err(CliError::ToolRefuses(told)) => refused.push(told),
+                Err(error) => return Err(error),
             }
         }
         match refused.is_empty() {
@@ -121,42 +87,27 @@ impl CheckArgs {
     }
 
     /// What the reader prints.
-    fn ask(&self, python: &Path, format: ExportFormat, folders: &[PathBuf]) -> Result<Output, CliError> {
-        let within = self.check_within.unwrap_or(WITHIN).0;
-        let mut command = Command::new(python);
-        command
-            .args(["-c", READER, format.name()])
-            .args(folders)
-            // A file in the current folder may have the name of a package.
-            .env("PYTHONSAFEPATH", "1");
-        let limit = Duration::try_from_secs_f64(within).map_err(CliError::bad_input)?;
-        match output_within(command, limit) {
-            Ok(Some(output)) => Ok(output),
-            Ok(None) => Err(CliError::NotChecked(format!(
+    fn ask(&self, python: &ToolPython<'_>, folders: &[PathBuf]) -> Result<Output, CliError> {
+        let within = self.check_within.unwrap_or(WITHIN);
+        let mut command = python.command();
+        command.args(["-c", READER, python.tool]).args(folders);
+        python.output(command, within)?.ok_or_else(|| {
+            CliError::NotChecked(format!(
                 "{} did not say within {} what {} makes of the files; give it longer with --check-within",
-                python.display(),
-                duration(within),
-                format.name()
-            ))),
-            Err(error) => Err(CliError::NotChecked(format!(
-                "cannot start {}: {error}; name a Python that has {} with --python",
-                python.display(),
-                format.name()
-            ))),
-        }
+                python.path.display(),
+                duration(within.0),
+                python.tool
+            ))
+        })
     }
 }
 
-fn verdicts_of(output: &Output, python: &Path, folders: usize) -> Result<Vec<Verdict>, CliError> {
+/// What the reader says of each folder.
+fn answers_in(output: &Output, python: &ToolPython<'_>, folders: usize) -> Result<Vec<Answer<Said>>, CliError> {
     let lines = String::from_utf8_lossy(&output.stdout);
-    let verdicts: Result<Vec<Verdict>, _> = lines.lines().map(serde_json::from_str).collect();
-    match verdicts {
-        Ok(verdicts) if verdicts.len() == folders => Ok(verdicts),
-        _ => Err(CliError::NotChecked(format!(
-            "{} ended with {} before it said what it makes of the files; its last words: {}",
-            python.display(),
-            output.status,
-            last_words(&output.stderr).unwrap_or_else(|| "nothing".to_owned())
-        ))),
+    let answers: Result<Vec<Answer<Said>>, _> = lines.lines().map(serde_json::from_str).collect();
+    match answers {
+        Ok(answers) if answers.len() == folders => Ok(answers),
+        _ => Err(python.ended(output, "it said what it makes of the files")),
     }
 }

@@ -16,6 +16,7 @@ mod tensorboard;
 mod token_row;
 mod token_rows;
 mod tool_needs;
+mod tool_python;
 pub(super) mod trial_files;
 
 pub(super) use args::{Args, Format, Preference};

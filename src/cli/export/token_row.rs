@@ -12,12 +12,29 @@ pub(super) struct TokenRow {
     pub labels: Vec<i64>,
 }
 
+impl TokenRow {
+    /// Makes a row of its tokens and a label for each, of which the first one is passed over.
+    pub(super) fn new(ids: Vec<u32>, mut labels: Vec<i64>) -> Self {
+        if let Some(first) = labels.first_mut() {
+            *first = IGNORE;
+        }
+        Self { ids, labels }
+    }
+
+    /// Tokens that count in the loss.
+    pub(super) fn targets(&self) -> usize {
+        self.labels.iter().filter(|label| **label != IGNORE).count()
+    }
+
+    /// Whether the row can be learnt from: the engine leaves others out.
+    pub(super) fn is_learnt(&self) -> bool {
+        self.targets() > 0
+    }
+}
+
 impl From<DocumentView> for TokenRow {
     fn from(document: DocumentView) -> Self {
-        let predicted = document.labels().skip(1);
-        Self {
-            labels: std::iter::once(IGNORE).chain(predicted).collect(),
-            ids: document.input_ids,
-        }
+        let labels = document.labels().collect();
+        Self::new(document.input_ids, labels)
     }
 }

@@ -6,13 +6,15 @@ use super::engine_run::{EngineRun, numbers_in};
 use super::evidence::{Evidence, StepRows, comparable};
 use super::taken::Receipt;
 use super::text;
-use super::tool_run::{Asked, IdsAndLabels, PlainLoop, ToolPython, ToolTraining, is_plain};
+use super::tool_run::{Asked, IdsAndLabels, PlainLoop, ToolTraining, is_plain};
 use crate::cli::CliError;
 use crate::cli::engines::{Bound, Products, Trained, folder};
 use crate::cli::export::receipt_args::ReceiptArgs;
+use crate::cli::export::tool_python::ToolPython;
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, write_exact};
 use crate::report::printable;
+use crate::space::Seconds;
 use crate::tools::Tool;
 use peft_tune_core::recipe::{OptimizerKind, Precision, Recipe};
 use peft_tune_core::whole_file::write_whole;
@@ -87,11 +89,11 @@ pub(in crate::cli::export) fn run(
 ) -> Result<(), CliError> {
     let python = ToolPython {
         path: python,
-        within: args.receipt_within,
+        tool: tool.name(),
     };
     let mut differing = Vec::new();
     for export in exports {
-        let mut receipt = take(&python, tool, export)?;
+        let mut receipt = take(&python, args.receipt_within, tool, export)?;
         receipt.accepted = args.accept && !receipt.agrees;
         for (name, content) in [
             (
@@ -121,7 +123,12 @@ pub(in crate::cli::export) fn run(
     }
 }
 
-fn take(python: &ToolPython<'_>, tool: Tool, export: &Exported<'_>) -> Result<Receipt, CliError> {
+fn take(
+    python: &ToolPython<'_>,
+    within: Option<Seconds>,
+    tool: Tool,
+    export: &Exported<'_>,
+) -> Result<Receipt, CliError> {
     let recipe = export.recipe;
     let files =
         ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
@@ -139,8 +146,8 @@ fn take(python: &ToolPython<'_>, tool: Tool, export: &Exported<'_>) -> Result<Re
     ));
     let first = engine.with_adapter(&adapter, if is_plain(tool) { steps } else { 1 })?;
     let exported = std::path::absolute(export.folder).map_err(CliError::bad_input)?;
-    let training = python.train(&Asked {
-        tool: tool.name(),
+    let asked = Asked {
+        tool: python.tool,
         folder: &exported,
         scratch: scratch.path(),
         steps,
@@ -149,13 +156,14 @@ fn take(python: &ToolPython<'_>, tool: Tool, export: &Exported<'_>) -> Result<Re
         device,
         adapter: recipe.adapter.is_some().then_some(adapter.as_path()),
         plain_loop: is_plain(tool).then(|| plain_loop(recipe, &source, &first)).flatten(),
-    })?;
+    };
+    let training = asked.train(python, within)?;
     let mut changed = std::mem::take(&mut engine.changed);
     if training.rows_cut {
         changed.push(format!(
             "{} read the first {} rows of each set",
             tool.title(),
-            rows_read(recipe, steps)
+            asked.rows
         ));
     }
     let rows = StepRows::of(&training, &data);

@@ -11,7 +11,6 @@ use crate::cli::export::token_rows::{settings, write_jsonl};
 use crate::cli::options::backend::BackendName;
 use crate::worker::{FirstAdapter, Placement};
 use peft_tune_core::recipe::{DataSettings, Recipe, TorchSettings, TrainingLength};
-use peft_tune_kernels::ops::loss_head::IGNORE;
 
 /// Held-out rows beside the tool's: a training has some, and nothing is compared of them.
 const HELD_OUT: usize = 2;
@@ -108,11 +107,6 @@ impl EngineRun {
             },
         }
     }
-}
-
-/// Whether a row can be learnt from: the engine leaves others out.
-pub(super) fn is_learnt(row: &TokenRow) -> bool {
-    row.labels.iter().any(|label| *label != IGNORE)
 }
 
 /// Numbers in the file of an adapter; `None` where there is none.

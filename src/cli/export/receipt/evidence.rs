@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-use super::engine_run::is_learnt;
 use super::row_match::{Match, matches};
 use super::tool_run::{ToolStep, ToolTraining};
 use crate::cli::engines::{Bound, Trained};
@@ -61,7 +60,7 @@ impl StepRows {
 /// First steps that the engine can make of the same rows: as many of them a step as in the first one, all of which can be learnt from.
 pub(super) fn comparable(steps: &[StepRows]) -> usize {
     let of_step = steps.first().map_or(0, |step| step.rows.len());
-    let is_like_first = |step: &&StepRows| step.rows.len() == of_step && step.rows.iter().all(is_learnt);
+    let is_like_first = |step: &&StepRows| step.rows.len() == of_step && step.rows.iter().all(TokenRow::is_learnt);
     match of_step {
         0 => 0,
         _ => steps.iter().take_while(is_like_first).count(),

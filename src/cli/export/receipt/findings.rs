@@ -9,12 +9,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::engine_run::is_learnt;
 use super::evidence::{Both, Evidence, ReceiptStep, StepRows};
 use super::row_difference::{RowDifference, RowFacts};
 use super::row_match::Match;
 use super::tool_run::{ToolAdapter, ToolStep};
-use crate::cli::engines::{RATES, relative};
+use crate::cli::engines::{RATES, relative, relative_of};
 use peft_tune_core::recipe::{AdapterSettings, Precision};
 
 /// Share of their size by which scores may change in attention that keeps documents apart.
@@ -39,13 +38,25 @@ impl Finding {
 
 /// Everything that differs by more than rounding.
 pub(super) fn findings(evidence: &Evidence<'_>, steps: &[ReceiptStep], facts: RowFacts) -> Vec<Finding> {
-    let mut found = of_rows(evidence.rows, facts);
+    let mut found: Vec<Finding> = of_no_rows(evidence.rows).into_iter().collect();
+    found.extend(of_rows(evidence.rows, facts));
     found.extend(of_batches(evidence));
     found.extend(of_adapter(evidence));
     found.extend(of_packing(evidence));
     found.extend(of_rates(steps));
     found.extend(of_losses(evidence, steps));
     found
+}
+
+/// Steps without any rows: whatever else is the same, nothing was compared.
+fn of_no_rows(rows: &[StepRows]) -> Option<Finding> {
+    let is_unseen = rows.iter().all(|step| step.rows.is_empty());
+    is_unseen.then(|| {
+        Finding::new(
+            "data.train",
+            "no row of its steps was seen, so nothing could be compared",
+        )
+    })
 }
 
 /// Rows that are none of the engine's, by the key of each difference.
@@ -99,7 +110,7 @@ fn of_batches(evidence: &Evidence<'_>) -> Vec<Finding> {
         .rows
         .iter()
         .flat_map(|step| &step.rows)
-        .filter(|row| !is_learnt(row))
+        .filter(|row| !row.is_learnt())
         .count();
     if unlearnt > 0 {
         found.push(Finding::new(
@@ -224,10 +235,8 @@ fn of_rates(steps: &[ReceiptStep]) -> Option<Finding> {
 
 /// The first loss that differs, or the first norm of gradients.
 fn of_losses(evidence: &Evidence<'_>, steps: &[ReceiptStep]) -> Option<Finding> {
-    let (bound, differs) = (evidence.bound, |both: &Both<f64>, limit: f64| match both.engine {
-        Some(ours) => both.tool.is_none_or(|theirs| relative(ours, theirs) > limit),
-        None => false,
-    });
+    let bound = evidence.bound;
+    let differs = |both: &Both<f64>, limit: f64| both.engine.is_some() && relative_of(both.engine, both.tool) > limit;
     let loss_at = steps.iter().position(|step| differs(&step.loss, bound.losses));
     // Not all tools tell of their gradients.
     let norm_at = steps
@@ -320,7 +329,10 @@ fn normalisation(step: &ToolStep, ours: f64, limit: f64) -> Option<&'static str>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::export::receipt::tool_run::ToolMicroBatch;
+    use crate::cli::engines::{Bound, Products};
+    use crate::cli::export::receipt::evidence::steps;
+    use crate::cli::export::receipt::tool_run::{ToolMicroBatch, ToolTraining};
+    use peft_tune_core::recipe::{DataSettings, Recipe};
 
     /// A micro-batch of one row with so many targets, and its part of the loss.
     fn micro_batch(targets: usize, loss: f64) -> ToolMicroBatch {
@@ -355,6 +367,44 @@ mod tests {
             assert!(found.is_some_and(|why| why.contains(word)), "{word}: {found:?}");
         }
         assert_eq!(normalisation(&step([(10, 0.7), (30, 1.9)]), ours, 1e-6), None);
+    }
+
+    #[test]
+    fn a_step_whose_rows_were_not_seen_does_not_agree() {
+        let recipe = Recipe::new("model", DataSettings::default());
+        let training = ToolTraining {
+            steps: vec![ToolStep {
+                loss: Some(2.0),
+                learning_rate: None,
+                grad_norm: None,
+                micro_batches: Vec::new(),
+            }],
+            ..ToolTraining::default()
+        };
+        let rows = [StepRows {
+            rows: Vec::new(),
+            matches: Vec::new(),
+        }];
+        let evidence = Evidence {
+            recipe: &recipe,
+            tool: "TRL",
+            device: "cpu",
+            training: &training,
+            rows: &rows,
+            engine: None,
+            parameters: None,
+            bound: Bound::of(Precision::Fp32, Products::Cpu),
+            changed: Vec::new(),
+            total_steps: 1,
+            is_chat: false,
+        };
+        let found = findings(&evidence, &steps(&evidence, 0), RowFacts::default());
+        let keys: Vec<&str> = found.iter().map(|one| one.key).collect();
+        assert_eq!(keys, ["data.train"], "{found:?}");
+        assert!(
+            found[0].message.starts_with("no row of its steps was seen"),
+            "{found:?}"
+        );
     }
 
     fn rates(pairs: &[(f64, f64)]) -> Vec<ReceiptStep> {

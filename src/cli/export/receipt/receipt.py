@@ -19,8 +19,6 @@ import traceback
 import warnings
 
 NO_TARGET = -100
-#: Packages that a tool is found by.
-PACKAGES = {"peft": "peft", "trl": "trl", "axolotl": "axolotl", "llamafactory": "llamafactory"}
 
 
 class Done(BaseException):
@@ -355,7 +353,7 @@ def peak_bytes(device):
 def answer(asked):
     """What the tool trains from the file."""
     tool, record = asked["tool"], Record(asked)
-    if importlib.util.find_spec(PACKAGES[tool]) is None:
+    if importlib.util.find_spec(tool) is None:
         return {"outcome": "missing"}
     told = {"outcome": "trained"}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):

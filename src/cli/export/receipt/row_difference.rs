@@ -48,14 +48,13 @@ impl RowDifference {
                 what: format!("the token that ends a text is no target{why}; the model never learns to stop"),
             };
         }
-        let targets = |row: &TokenRow| row.labels.iter().filter(|label| **label != IGNORE).count();
         Self {
             key: "data.loss_on",
             what: format!(
                 "the same {} tokens have {} targets there and {} here, from token {} on",
                 ours.ids.len(),
-                targets(theirs),
-                targets(ours),
+                theirs.targets(),
+                ours.targets(),
                 differing.first().copied().unwrap_or_default()
             ),
         }

@@ -1,15 +1,14 @@
 //! The tool's steps: the user's Python, what it is asked, and what it answers.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::time::Duration;
+use std::process::Output;
 
 use serde::{Deserialize, Serialize};
 
 use crate::cli::CliError;
 use crate::cli::export::token_row::TokenRow;
-use crate::cli::processes::printed::{last_words, output_within};
-use crate::report::{duration, printable};
+use crate::cli::export::tool_python::{Answer, ToolPython};
+use crate::report::duration;
 use crate::space::Seconds;
 use crate::tools::Tool;
 use peft_tune_kernels::ops::loss_head::IGNORE;
@@ -54,26 +53,6 @@ pub(super) struct PlainLoop {
     pub max_grad_norm: Option<f64>,
     /// PyTorch's name of the type that the base is computed in.
     pub dtype: &'static str,
-}
-
-/// What the Python answers.
-#[derive(Debug, Deserialize)]
-#[serde(tag = "outcome", rename_all = "snake_case")]
-enum Answer {
-    Trained(Box<ToolTraining>),
-    Refused {
-        #[serde(default)]
-        version: Option<String>,
-        message: String,
-    },
-    /// The Python has no such package.
-    Missing,
-    /// The package cannot be imported, or is too different a version.
-    Unusable {
-        #[serde(default)]
-        version: Option<String>,
-        message: String,
-    },
 }
 
 /// A training as the tool had it.
@@ -133,13 +112,7 @@ impl ToolStep {
     /// The rows of all micro-batches. The first token of a row is no target: nothing predicts it.
     pub(super) fn rows(&self) -> Vec<TokenRow> {
         let all = self.micro_batches.iter().flat_map(|one| &one.rows);
-        let row = |(ids, labels): &IdsAndLabels| {
-            let predicted = labels.iter().copied().skip(1);
-            TokenRow {
-                ids: ids.clone(),
-                labels: std::iter::once(IGNORE).chain(predicted).collect(),
-            }
-        };
+        let row = |(ids, labels): &IdsAndLabels| TokenRow::new(ids.clone(), labels.clone());
         all.map(row).collect()
     }
 }
@@ -152,78 +125,38 @@ impl ToolMicroBatch {
     }
 }
 
-/// A Python, and how long it may take.
-pub(super) struct ToolPython<'a> {
-    pub path: &'a Path,
-    pub within: Option<Seconds>,
-}
-
-impl ToolPython<'_> {
-    /// Has the tool train.
+impl Asked<'_> {
+    /// Has the tool of a Python train.
     ///
     /// # Errors
     /// What it refuses; that it is not installed, cannot be used, or took too long.
-    pub(super) fn train(&self, asked: &Asked<'_>) -> Result<ToolTraining, CliError> {
-        let files = [asked.scratch.join("asked.json"), asked.scratch.join("answer.json")];
-        let text = serde_json::to_vec(asked).map_err(CliError::failed)?;
+    pub(super) fn train(&self, python: &ToolPython<'_>, within: Option<Seconds>) -> Result<ToolTraining, CliError> {
+        let files = [self.scratch.join("asked.json"), self.scratch.join("answer.json")];
+        let text = serde_json::to_vec(self).map_err(CliError::failed)?;
         std::fs::write(&files[0], text).map_err(|error| CliError::cannot_write(&files[0], &error, "TMPDIR"))?;
-        let output = self.run(asked, &files)?;
-        let (python, tool) = (self.path.display(), asked.tool);
+        let output = self.run(python, within.unwrap_or(WITHIN), &files)?;
         let answer = std::fs::read(&files[1]).ok();
-        let answer = answer.and_then(|text| serde_json::from_slice::<Answer>(&text).ok());
-        let named = |version: Option<String>| format!("{tool} {}", version.as_deref().unwrap_or("(of no version)"));
-        match answer {
-            Some(Answer::Trained(training)) => Ok(*training),
-            Some(Answer::Refused { version, message }) => Err(CliError::ToolRefuses(format!(
-                "{} in {python} does not train from {}: {}",
-                named(version),
-                asked.folder.display(),
-                printable(&message)
-            ))),
-            Some(Answer::Missing) => Err(CliError::NotChecked(format!(
-                "{tool} is not installed in {python}: install it there (`{python} -m pip install {tool}`), or name another Python \
-                 with --python"
-            ))),
-            Some(Answer::Unusable { version, message }) => Err(CliError::NotChecked(format!(
-                "{} in {python} cannot be used: {}",
-                named(version),
-                printable(&message)
-            ))),
-            None => Err(CliError::NotChecked(format!(
-                "{python} ended with {} before {tool} had trained its steps; its last words: {}",
-                output.status,
-                last_words(&output.stderr).unwrap_or_else(|| "nothing".to_owned())
-            ))),
+        match answer.and_then(|text| serde_json::from_slice::<Answer<ToolTraining>>(&text).ok()) {
+            Some(answer) => python.done(answer, &format!("does not train from {}", self.folder.display())),
+            None => Err(python.ended(&output, &format!("{} had trained its steps", self.tool))),
         }
     }
 
-    fn run(&self, asked: &Asked<'_>, files: &[PathBuf; 2]) -> Result<Output, CliError> {
-        let within = self.within.unwrap_or(WITHIN).0;
-        let limit = Duration::try_from_secs_f64(within).map_err(CliError::bad_input)?;
-        let mut command = Command::new(self.path);
-        command
-            .args(["-B", "-c", TRAINER])
-            .args(files)
-            // A file in the current folder may have the name of a package.
-            .env("PYTHONSAFEPATH", "1");
-        if asked.device == "cpu" {
+    fn run(&self, python: &ToolPython<'_>, within: Seconds, files: &[PathBuf; 2]) -> Result<Output, CliError> {
+        let mut command = python.command();
+        command.args(["-B", "-c", TRAINER]).args(files);
+        if self.device == "cpu" {
             command.env("CUDA_VISIBLE_DEVICES", "");
         }
-        match output_within(command, limit) {
-            Ok(Some(output)) => Ok(output),
-            Ok(None) => Err(CliError::NotChecked(format!(
+        python.output(command, within)?.ok_or_else(|| {
+            CliError::NotChecked(format!(
                 "{} did not train {} steps with {} within {}; give it longer with --receipt-within",
-                self.path.display(),
-                asked.steps,
-                asked.tool,
-                duration(within)
-            ))),
-            Err(error) => Err(CliError::NotChecked(format!(
-                "cannot start {}: {error}; name a Python that has {} with --python",
-                self.path.display(),
-                asked.tool
-            ))),
-        }
+                python.path.display(),
+                self.steps,
+                self.tool,
+                duration(within.0)
+            ))
+        })
     }
 }
 
@@ -241,16 +174,12 @@ mod tests {
         let text = r#"{"outcome": "trained", "version": "1.16.0", "parameters": 64, "adapter": null, "strangers": [], "leak": null,
             "rows_cut": false, "peak_bytes": 10, "steps": [{"loss": 2.5, "learning_rate": 0.001, "grad_norm": null,
             "micro_batches": [{"rows": [[[5, 6, 7], [5, 6, -100]]], "loss": 2.5}]}]}"#;
-        let Answer::Trained(training) = serde_json::from_str(text).unwrap() else {
+        let Answer::<ToolTraining>::Done(training) = serde_json::from_str(text).unwrap() else {
             panic!("it trained");
         };
         assert_eq!((training.parameters, training.steps[0].grad_norm), (Some(64), None));
         // What stands before the first token predicts nothing.
         assert_eq!(training.steps[0].rows()[0].labels, [IGNORE, 6, IGNORE]);
         assert_eq!(training.steps[0].micro_batches[0].targets(), 1);
-        assert!(matches!(
-            serde_json::from_str::<Answer>(r#"{"outcome": "missing"}"#).unwrap(),
-            Answer::Missing
-        ));
     }
 }
