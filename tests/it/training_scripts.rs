@@ -290,6 +290,24 @@ const CASES: &[Case] = &[
         &["`learning_rate` is an option of the script"],
     ),
     case(
+        "trl_own_settings.py",
+        &[
+            ("model", "base"),
+            ("rank", "4"),
+            ("precision", "bf16"),
+            ("gradient_checkpointing", "offload"),
+            ("optimizer", "adafactor"),
+            ("group_by_length", "true"),
+            ("dataloader_num_workers", "2"),
+            ("prefetch_depth", "8"),
+            ("length", "5 steps"),
+        ],
+        &[
+            "`fsdp` is left out: the file does not say on how many devices",
+            "warp_factor",
+        ],
+    ),
+    case(
         "trl_functions.py",
         &[
             ("model", "base"),

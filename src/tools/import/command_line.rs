@@ -9,6 +9,9 @@ use crate::tools::known_keys::is_off;
 /// Programs whose first word says what they are to do.
 const TOOLS: [&str; 4] = ["trl", "llamafactory-cli", "axolotl", "tune"];
 
+/// Packages whose modules under `cli` are what their command is told to do.
+const PACKAGES: [&str; 1] = ["swift"];
+
 /// Options of launchers that say how many devices there are.
 const COUNTS: [&str; 3] = ["num_processes", "nproc_per_node", "num_gpus"];
 
@@ -55,8 +58,8 @@ impl CommandLine {
                 (told, Some(&words[at..]))
             }
             (None, Some(at)) => {
-                let name = words.get(at).map(|word| script_name(word).to_owned());
-                (name.into_iter().collect(), Some(words.get(at..).unwrap_or_default()))
+                let names = words.get(at).map(|word| script_names(word)).unwrap_or_default();
+                (names, Some(words.get(at..).unwrap_or_default()))
             }
             (None, None) => (
                 words.iter().take_while(|word| !is_option(word)).cloned().collect(),
@@ -129,6 +132,14 @@ fn name_of(word: &str) -> Option<(&str, Option<&str>)> {
 
 fn file_name(word: &str) -> &str {
     word.rsplit('/').next().unwrap_or(word)
+}
+
+/// The name of a script or a module, behind its package where that has it as a command: `swift.cli.sft` is `swift sft`.
+fn script_names(word: &str) -> Vec<String> {
+    let mut folders = word.split(['/', '.']).skip_while(|part| !PACKAGES.contains(part));
+    let package = folders.next().filter(|_| folders.next() == Some("cli"));
+    let names = package.into_iter().chain([script_name(word)]);
+    names.map(str::to_owned).collect()
 }
 
 /// The name of a script without its ending, or of a module without the package that it lies in.
@@ -316,6 +327,12 @@ mod tests {
             ("trl --lora_r 4", "trl"),
             ("python examples/scripts/orpo.py --beta 1", "orpo"),
             ("torchrun --nproc_per_node 2 -m trl.scripts.kto --beta 1", "kto"),
+            ("python -m swift.cli.sft --lora_rank 8", "swift sft"),
+            (
+                "torchrun --nproc_per_node 2 ms/swift/cli/_megatron/pt.py --lora_rank 8",
+                "swift pt",
+            ),
+            ("python swift/train.py --lora_rank 8", "train"),
             ("--lora_r 4", ""),
         ] {
             assert_eq!(one(text).started.join(" "), started, "{text}");

@@ -8,7 +8,7 @@ use crate::tools::known_keys::{KeyClass, is_off, written};
 use peft_tune_core::recipe::settings::{Reach, SettingRow, setting};
 
 /// Keys of readers of their own that leave memory and speed of a step alone.
-const OF_NO_BYTES: &[&str] = &[
+pub(super) const OF_NO_BYTES: &[&str] = &[
     "num_train_epochs",
     "max_steps",
     "warmup_ratio",

@@ -11,6 +11,9 @@ use super::run::{Bound, Called, Run};
 use super::training::Training;
 use super::value::{Evaluated, Known};
 use crate::tools::Tool;
+use crate::tools::import::passed_over::OF_NO_BYTES;
+use peft_tune_core::recipe::settings::setting;
+use peft_tune_core::recipe::{Checkpointing, Precision};
 
 /// Arguments that are objects, or that say nothing of a training.
 const PASSED_OVER: &[&str] = &[
@@ -52,45 +55,29 @@ const PASSED_OVER: &[&str] = &[
     "use_fast",
 ];
 
-/// Arguments of trainers' settings to which classes of scripts give other defaults, beside keys without effect on a study.
-const OF_TRAINERS: &[&str] = &[
-    "max_length",
+/// Arguments of trainers' settings that readers take by names of their own, and no table of TRL's keys has.
+const BESIDE_TABLES: &[&str] = &[
     "max_seq_length",
-    "packing",
-    "completion_only_loss",
-    "assistant_only_loss",
-    "dataset_text_field",
     "loss_type",
-    "beta",
-    "optim",
+    "rpo_alpha",
     "optim_args",
-    "learning_rate",
-    "lr_scheduler_type",
-    "lr_scheduler_kwargs",
-    "warmup_steps",
-    "warmup_ratio",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "max_grad_norm",
-    "num_train_epochs",
-    "max_steps",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "gradient_checkpointing",
+    "adafactor",
     "group_by_length",
-    "eval_strategy",
-    "evaluation_strategy",
-    "eval_steps",
-    "bf16",
-    "fp16",
+    "per_gpu_train_batch_size",
+    "torch_compile_backend",
+    "torch_compile_mode",
     "tf32",
-    "seed",
-    "use_liger_kernel",
-    "torch_compile",
-    "dataloader_num_workers",
+    "use_liger",
+    "dataset_num_proc",
+    "chat_template_path",
+    "deepspeed",
+    "fsdp",
+    "fsdp_config",
+    "torch_dtype",
 ];
+
+/// Arguments of loaders. The fields of a script's class that are called so stand behind what the loader is given.
+const OF_LOADERS: &[&str] = &["dtype", "torch_dtype", "attn_implementation"];
 
 /// Arguments of unsloth's function for adapters that it does not look at.
 const UNREAD_OF_ADAPTER: &[&str] = &["max_seq_length"];
@@ -119,8 +106,8 @@ pub(super) struct ScriptKeys {
     pub notes: Vec<ScriptNote>,
 }
 
-/// A call with what its arguments are called by position.
-struct Part<'r> {
+/// Arguments of a call, those by position with the names that they have.
+struct NamedArguments<'r> {
     call: &'r Called,
     positions: &'static [&'static str],
     passed_over: &'static [&'static str],
@@ -140,19 +127,19 @@ impl ScriptKeys {
             .map_or(&[][..], |row| row.positions);
         let of_unsloth = training.adapter.filter(|call| call.short_name() == "get_peft_model");
         let adapter = match of_unsloth {
-            Some(call) => Part::of(Some(call), UNSLOTH_ADAPTER).map(|part| Part {
+            Some(call) => NamedArguments::of(Some(call), UNSLOTH_ADAPTER).map(|given| NamedArguments {
                 passed_over: UNREAD_OF_ADAPTER,
-                ..part
+                ..given
             }),
-            None => Part::of(training.adapter, &[]),
+            None => NamedArguments::of(training.adapter, &[]),
         };
-        let parts = [
-            Part::of(training.config, CONFIG),
-            Part::of(training.trainer, positions),
+        let calls = [
+            NamedArguments::of(training.config, CONFIG),
+            NamedArguments::of(training.trainer, positions),
             adapter,
         ];
-        for part in parts.into_iter().flatten() {
-            all.add_part(run, &part);
+        for given in calls.into_iter().flatten() {
+            all.add_arguments(run, &given);
         }
         let given = [
             training.argument(QUANTIZATION_SETTINGS),
@@ -162,32 +149,37 @@ impl ScriptKeys {
             all.quantization(run, given);
         }
         all.for_loading(run, training);
-        if let Some(own) = Part::of(training.model, loader) {
-            for (name, bound) in own.arguments() {
+        if let Some(own) = NamedArguments::of(training.model, loader) {
+            for (name, bound) in own.by_name() {
                 all.of_model
                     .extend(bound.value.plain().map(|value| (name.to_owned(), value)));
             }
-            all.add_part(run, &own);
+            all.add_arguments(run, &own);
         }
         if let Some(bound) = training.model_name {
             all.add(run, "model_name_or_path", bound);
         }
+        if let Some(config) = training.config {
+            all.add_defaults_of_loaders(run, config);
+        }
         all
     }
 
-    fn add_part(&mut self, run: &Run<'_>, part: &Part<'_>) {
-        let own = match config_kind(part.call) {
-            Some(_) => run.own_fields(part.call),
+    /// Takes the arguments of a call. Fields that a script's class adds to a trainer's settings are none of the trainer's, unless the
+    /// call writes them.
+    fn add_arguments(&mut self, run: &Run<'_>, given: &NamedArguments<'_>) {
+        let defaults = match config_kind(given.call) {
+            Some(_) => given.call.defaults(),
             None => BTreeSet::new(),
         };
-        for (name, bound) in part.arguments() {
-            let is_of_script = own.contains(name) && !is_of_trainers(name);
-            if !is_of_script && !PASSED_OVER.contains(&name) && !part.passed_over.contains(&name) {
+        for (name, bound) in given.by_name() {
+            let is_left = defaults.contains(name) && (!is_of_trainers(name) || OF_LOADERS.contains(&name));
+            if !is_left && !PASSED_OVER.contains(&name) && !given.passed_over.contains(&name) {
                 self.add(run, renamed(name), bound);
             }
         }
-        let function = part.call.short_name();
-        for bound in &part.call.arguments.unknown {
+        let function = given.call.short_name();
+        for bound in &given.call.arguments.unknown {
             let location = run.location(bound.line);
             self.note(
                 "",
@@ -196,6 +188,17 @@ impl ScriptKeys {
                     bound.text
                 ),
             );
+        }
+    }
+
+    /// Takes how a class of the script says that the model is loaded, where nothing else says it.
+    fn add_defaults_of_loaders(&mut self, run: &Run<'_>, config: &Called) {
+        let defaults = config.defaults();
+        for name in OF_LOADERS.iter().filter(|name| defaults.contains(*name)) {
+            let is_told = self.notes.iter().any(|note| note.key == *name);
+            if let Some(bound) = config.argument(name, None).filter(|_| !is_told) {
+                self.add(run, name, bound);
+            }
         }
     }
 
@@ -242,8 +245,8 @@ impl ScriptKeys {
                 for ground in &bound.value.grounds {
                     self.note("load_in_4bit", ground.to_string());
                 }
-                if let Some(part) = Part::of(Some(call), QUANTIZATION) {
-                    self.add_part(run, &part);
+                if let Some(given) = NamedArguments::of(Some(call), QUANTIZATION) {
+                    self.add_arguments(run, &given);
                 }
             }
             (Known::Map(entries), _) => self.entries(run, bound, entries),
@@ -300,7 +303,7 @@ impl ScriptKeys {
     }
 }
 
-impl<'r> Part<'r> {
+impl<'r> NamedArguments<'r> {
     fn of(call: Option<&'r Called>, positions: &'static [&'static str]) -> Option<Self> {
         let call = call?;
         Some(Self {
@@ -311,7 +314,7 @@ impl<'r> Part<'r> {
     }
 
     /// Arguments by their names, of those with two values the later one.
-    fn arguments(&self) -> Vec<(&'r str, &'r Bound)> {
+    fn by_name(&self) -> Vec<(&'r str, &'r Bound)> {
         let call: &'r Called = self.call;
         let positions = self.positions.iter().copied();
         let mut all: Vec<(&'r str, &'r Bound)> = positions.zip(&call.arguments.positional).collect();
@@ -325,9 +328,24 @@ impl<'r> Part<'r> {
     }
 }
 
-/// Whether an argument is one of a trainer's settings, and no option that a script's class adds to them.
+/// Whether a field of a script's class is one of a trainer's settings, by the tables of TRL's keys. Words for adapters are none: the
+/// adapter's own call says them.
 fn is_of_trainers(name: &str) -> bool {
-    OF_TRAINERS.contains(&name) || Tool::Trl.known_keys().class_of(name).is_some()
+    let keys = Tool::Trl.keys();
+    let is_setting = keys.settings.iter().any(|(own, key)| {
+        let is_of_adapter = || setting(own).is_none_or(|row| row.field.starts_with("adapter"));
+        *key == name && !is_of_adapter()
+    });
+    let words = [
+        (keys.precision)(Precision::Bf16),
+        (keys.checkpointing)(Checkpointing::Offload),
+    ];
+    is_setting
+        || words.iter().flatten().flatten().any(|(key, _)| *key == name)
+        || keys.schedule_arguments == Some(name)
+        || Tool::Trl.known_keys().class_of(name).is_some()
+        || OF_NO_BYTES.contains(&name)
+        || BESIDE_TABLES.contains(&name)
 }
 
 /// The key of an argument.

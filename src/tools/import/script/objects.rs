@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::builtins;
-use super::run::{Arguments, Bound, Called, Run};
+use super::run::{Arguments, Bound, Called, Run, Subclass};
 use super::syntax::{Class, Expression, Form, Function, Statement};
 use super::value::{Evaluated, Known};
 
@@ -15,7 +15,12 @@ impl Run<'_> {
     pub(super) fn object(&mut self, expression: &Expression, class: &Rc<Class>, arguments: Arguments) -> Evaluated {
         if let Some(base) = self.library_base(class) {
             let mut all = arguments;
-            let own = self.fields_of(class).into_iter().map(|(name, value)| {
+            let fields = self.fields_of(class);
+            let subclass = Subclass {
+                name: class.name.clone(),
+                fields: fields.len(),
+            };
+            let own = fields.into_iter().map(|(name, value)| {
                 let bound = Bound {
                     value,
                     line: expression.line,
@@ -29,7 +34,7 @@ impl Run<'_> {
                 receiver: None,
                 arguments: all,
                 line: expression.line,
-                subclass: Some(class.name.clone()),
+                subclass: Some(subclass),
             });
         }
         if let Some(init) = method_of(class, "__init__") {

@@ -63,7 +63,15 @@ pub(super) struct Called {
     pub arguments: Arguments,
     pub line: usize,
     /// Class of the script that stands between, where one does.
-    pub subclass: Option<String>,
+    pub subclass: Option<Subclass>,
+}
+
+/// A class of the script that builds on the library's class which a call makes an object of.
+#[derive(Clone, Debug)]
+pub(super) struct Subclass {
+    pub name: String,
+    /// Number of the call's named arguments that are fields of the class. They stand first.
+    pub fields: usize,
 }
 
 /// A value that is given to a name of what a call returned.
@@ -249,13 +257,6 @@ impl<'s> Run<'s> {
         self.assigned.push(assigned);
     }
 
-    /// Fields of the script's class that a call makes an object of.
-    pub(super) fn own_fields(&self, call: &Called) -> BTreeSet<&str> {
-        let class = call.subclass.as_ref().and_then(|name| self.classes.get(name));
-        let entries = class.into_iter().flat_map(|class| &class.entries);
-        entries.map(|(name, _)| name.as_str()).collect()
-    }
-
     /// The call that a value is the result of.
     pub(super) fn result(&self, value: &Evaluated) -> Option<&Called> {
         match &value.known {
@@ -363,6 +364,14 @@ impl Called {
         named
             .map(|(_, bound)| bound)
             .or_else(|| self.arguments.positional.get(position?))
+    }
+
+    /// Arguments that a class of the script alone gives, by a field that nothing else writes.
+    pub(super) fn defaults(&self) -> BTreeSet<&str> {
+        let fields = self.subclass.as_ref().map_or(0, |class| class.fields);
+        let names = || self.arguments.named.iter().map(|(name, _)| name.as_str());
+        let written: BTreeSet<&str> = names().skip(fields).collect();
+        names().take(fields).filter(|name| !written.contains(name)).collect()
     }
 
     /// The argument of that name, or the one at its position among the names of positional arguments.

@@ -114,7 +114,7 @@ pub(super) fn trainer_of<'r>(
 /// Tells what is taken for granted of a trainer.
 fn tell(run: &Run<'_>, trainer: &Called, is_not_started: bool, notes: &mut Vec<String>) {
     let (location, name) = (run.location(trainer.line), trainer.short_name());
-    if let Some(subclass) = &trainer.subclass {
+    if let Some(subclass) = trainer.subclass.as_ref().map(|class| &class.name) {
         notes.push(format!(
             "{location}: what `{subclass}` does otherwise than `{name}` is code, and is not taken over"
         ));
