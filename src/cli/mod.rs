@@ -18,6 +18,7 @@
 //! | `machine`, `processes` | this machine and its speed; commands that other commands start |
 //! | `options`, `row_formats` | options of several commands; rows as a table, CSV, JSON, Parquet |
 //! | `terminal`, `whole_output`, `page_output` | results and messages; files that appear whole; pages and pictures |
+//! | `secrets` | what nothing that is shown has |
 //! | `error`, `exit_codes` | how a command ends |
 
 mod check;
@@ -42,6 +43,7 @@ mod processes;
 mod profile;
 mod row_formats;
 mod search;
+mod secrets;
 mod study;
 mod terminal;
 mod train;

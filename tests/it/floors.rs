@@ -91,6 +91,7 @@ const CRATES: &[(&str, &[&str])] = &[
         &[
             "exit_codes",
             "error",
+            "secrets",
             "terminal",
             "whole_output",
             "page_output",

@@ -23,6 +23,8 @@ enum Behaviour {
     ListsNothing,
     /// Answers with the whole text at once.
     InOnePiece,
+    /// Ends each answer behind its first token.
+    OneToken,
     /// Is a page for people.
     Page,
     /// Refuses prompts.
@@ -37,6 +39,8 @@ enum Behaviour {
 #[derive(Debug, Default)]
 struct Seen {
     bodies: Vec<Value>,
+    /// Who asks, as the requests say it.
+    authorizations: Vec<String>,
     now: usize,
     most_at_once: usize,
 }
@@ -77,6 +81,11 @@ fn serve(stream: &TcpStream, behaviour: Behaviour, seen: &Mutex<Seen>) {
             reader.read_line(&mut line).unwrap();
             if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
                 length = value.trim().parse().unwrap();
+            }
+            if let Some((name, value)) = line.split_once(':')
+                && name.eq_ignore_ascii_case("authorization")
+            {
+                seen.lock().unwrap().authorizations.push(value.trim().to_owned());
             }
             if line.trim().is_empty() {
                 break;
@@ -127,12 +136,14 @@ fn complete(stream: &TcpStream, behaviour: Behaviour, body: &Value) -> bool {
         }
         Behaviour::Hangs => std::thread::sleep(Duration::from_secs(20)),
         Behaviour::Page => answer(stream, 200, "text/html", "<html>welcome</html>"),
-        Behaviour::Streams | Behaviour::ListsNothing | Behaviour::BreaksOff => return tokens(stream, behaviour, body),
+        Behaviour::Streams | Behaviour::ListsNothing | Behaviour::OneToken | Behaviour::BreaksOff => {
+            return tokens(stream, behaviour, body);
+        }
     }
     true
 }
 
-/// Answers with as many tokens as were asked for; whether it came to the end.
+/// Answers with as many tokens as were asked for, or with one; whether it came to the end.
 fn tokens(mut stream: &TcpStream, behaviour: Behaviour, body: &Value) -> bool {
     let head = "HTTP/1.1 200 X\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
@@ -145,7 +156,10 @@ fn tokens(mut stream: &TcpStream, behaviour: Behaviour, body: &Value) -> bool {
         "tuned" => ADAPTER_MS,
         _ => BASE_MS,
     };
-    let wanted = body["max_tokens"].as_u64().unwrap();
+    let wanted = match behaviour {
+        Behaviour::OneToken => 1,
+        _ => body["max_tokens"].as_u64().unwrap(),
+    };
     for token in 0..wanted {
         std::thread::sleep(Duration::from_millis(if token == 0 { FIRST_MS } else { wait }));
         let reason = (token + 1 == wanted).then_some("length");
@@ -271,6 +285,34 @@ fn a_server_is_measured_with_and_without_the_adapter() {
 }
 
 #[test]
+fn answers_of_one_token_have_no_time_of_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = StandIn::new(Behaviour::OneToken);
+    let common = ["--model", "base", "--adapter", "tuned", "--batch-sizes", "1"];
+    let output = bench(folder.path(), &server.address, &[&common[..], &["--json"]].concat());
+    assert!(output.status.success(), "{}", text_of(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let point = &json[0]["points"][0];
+    assert_eq!((&point["token"], &point["new_tokens"]), (&Value::Null, &json!(1.0)));
+    assert!(point["first_token"]["p50_s"].as_f64().unwrap() > 0.0, "{json}");
+
+    let arguments = [&common[..], &["--svg", "curve.svg"]].concat();
+    let output = bench(folder.path(), &server.address, &arguments);
+    assert!(output.status.success(), "{}", text_of(&output.stderr));
+    let text = text_of(&output.stdout);
+    for part in ["1 at once: token not known, first token", "not in the curve"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(
+        !text.contains(" 0.00 ms") && !text.contains("median time of a token"),
+        "{text}"
+    );
+    let told = text_of(&output.stderr);
+    assert!(told.contains("no drawing: no answer has a second token"), "{told}");
+    assert!(!folder.path().join("curve.svg").exists());
+}
+
+#[test]
 fn a_server_that_lists_nothing_is_asked_by_the_name_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let server = StandIn::new(Behaviour::ListsNothing);
@@ -325,6 +367,46 @@ fn what_is_no_server_is_refused_by_what_it_is() {
     );
     let error = refused("localhost:8000", &[]);
     assert!(error.contains("is no address of a server"), "{error}");
+}
+
+#[test]
+fn the_password_of_an_address_is_sent_and_not_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = StandIn::new(Behaviour::Streams);
+    let with_password = |address: &str| address.replace("http://", "http://user:wordpass@");
+    let common = ["--model", "base", "--new-tokens", "3", "--batch-sizes", "1"];
+    let output = bench(
+        folder.path(),
+        &with_password(&server.address),
+        &[&common[..], &["--svg", "curve.svg"]].concat(),
+    );
+    let (text, told) = (text_of(&output.stdout), text_of(&output.stderr));
+    assert!(output.status.success(), "{told}");
+    let svg = std::fs::read_to_string(folder.path().join("curve.svg")).unwrap();
+    assert!(svg.contains("http://(left out)@127.0.0.1"), "{svg}");
+    for shown in [text, told, svg] {
+        assert!(!shown.contains("wordpass"), "{shown}");
+    }
+    // "user:wordpass" in base 64.
+    let sent = server.seen.lock().unwrap().authorizations.clone();
+    assert!(!sent.is_empty());
+    assert!(sent.iter().all(|one| one == "Basic dXNlcjp3b3JkcGFzcw=="), "{sent:?}");
+
+    let page = StandIn::new(Behaviour::Page);
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (address, message) in [
+        (page.address, "is no OpenAI-compatible server"),
+        (format!("http://{free}"), "cannot reach"),
+    ] {
+        let output = bench(folder.path(), &with_password(&address), &common);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let error = text_of(&output.stderr);
+        assert!(
+            error.contains(message) && error.contains("(left out)@127.0.0.1"),
+            "{error}"
+        );
+        assert!(!error.contains("wordpass"), "{error}");
+    }
 }
 
 #[test]

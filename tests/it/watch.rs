@@ -1,6 +1,9 @@
 //! `peft-tune watch` around small programs of a shell, each with a fault: what passes through unchanged, how it ends, and which
 //! cause is named.
 
+/// Logs that a run writes beside its output.
+mod logs;
+
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -457,25 +460,6 @@ fn what_cannot_be_read_keeps_nothing_from_running() {
 }
 
 #[test]
-fn a_log_is_followed_also_when_it_is_rotated() {
-    let bench = Bench::new();
-    let script = "n=1; while [ $n -le 20 ]; do
-        echo \"{\\\"current_steps\\\": $n, \\\"total_steps\\\": 20, \\\"loss\\\": 1.5}\" >> log.jsonl
-        [ $n -eq 10 ] && sleep 0.3 && mv log.jsonl log.jsonl.1
-        n=$((n + 1)); sleep 0.06; done";
-    let output = bench
-        .watch(&["--log", "log.jsonl", "--untouched"], &["sh", "-c", script])
-        .output()
-        .unwrap();
-    let report = bench.report();
-    assert_eq!(report["measured"]["steps"], 20, "{}", messages(&output));
-    assert_eq!(
-        (&report["measured"]["total_steps"], &report["measured"]["loss"]),
-        (&20.into(), &1.5.into())
-    );
-}
-
-#[test]
 fn a_terminal_stays_one_and_its_last_line_tells_the_progress() {
     let bench = Bench::new();
     let script = format!(
@@ -537,77 +521,25 @@ fn a_trace_is_read_without_a_command_too() {
         text.contains("aten::mm") && text.contains("taken as one step"),
         "{text}"
     );
-}
-
-/// A record of an event file (TFRecord), with the checksum by its bitwise definition.
-fn record(content: &[u8]) -> Vec<u8> {
-    let checksum = |bytes: &[u8]| {
-        let sum = bytes.iter().fold(u32::MAX, |sum, byte| {
-            let shift = |sum: u32| {
-                if sum & 1 == 1 {
-                    (sum >> 1) ^ 0x82f6_3b78
-                } else {
-                    sum >> 1
-                }
-            };
-            (0..8).fold(sum ^ u32::from(*byte), |sum, _| shift(sum))
-        });
-        let sum = !sum;
-        sum.rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
-    };
-    let length = (content.len() as u64).to_le_bytes();
-    [&length[..], &checksum(&length), content, &checksum(content)].concat()
-}
-
-/// An event with one number, as PyTorch's `SummaryWriter` writes it.
-fn scalar(at_s: f64, step: u8, tag: &str, value: f32) -> Vec<u8> {
-    let mut number = vec![0x0a, tag.len() as u8];
-    number.extend(tag.bytes());
-    number.push(0x15);
-    number.extend(value.to_le_bytes());
-    let mut event = vec![0x09];
-    event.extend(at_s.to_le_bytes());
-    event.extend([0x10, step, 0x2a, number.len() as u8 + 2, 0x0a, number.len() as u8]);
-    event.extend(number);
-    record(&event)
-}
-
-#[test]
-fn event_files_of_tensorboard_tell_the_steps() {
-    let bench = Bench::new();
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap()
-        .as_secs_f64();
-    let mut events = Vec::new();
-    for step in 1..=4 {
-        // Written behind the run's start, whatever the start takes.
-        let at_s = now + 10.0 + 0.25 * f64::from(step);
-        events.extend(scalar(at_s, step, "train/loss", 3.0 - f32::from(step) / 4.0));
-        events.extend(scalar(
-            at_s,
-            step,
-            "train/num_input_tokens_seen",
-            100.0 * f32::from(step),
-        ));
+    for options in [
+        &["--report", "run.json"][..],
+        &["--against", "run.json"],
+        &["--log", "log.jsonl"],
+        &["--config", "c.yaml"],
+        &["--every", "5"],
+        &["--untouched"],
+    ] {
+        let mut command = crate::program();
+        command
+            .current_dir(bench.folder())
+            .args(["watch", "--trace", "trace.json"])
+            .args(options);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {}", messages(&output));
+        assert!(
+            messages(&output).contains("name the command behind `--`"),
+            "{options:?}: {}",
+            messages(&output)
+        );
     }
-    std::fs::write(bench.folder().join("events"), &events).unwrap();
-    let script = "mkdir -p runs/now; head -c 100 events >runs/now/events.out.tfevents.1.host; sleep 0.2; \
-                  tail -c +101 events >>runs/now/events.out.tfevents.1.host";
-    assert!(bench.run(script).status.success());
-    let measured = &bench.report()["measured"];
-    assert_eq!(
-        (&measured["steps"], &measured["loss"]),
-        (&serde_json::json!(4), &serde_json::json!(2.0))
-    );
-
-    let torn = [events.as_slice(), &[0; 20]].concat();
-    std::fs::write(bench.folder().join("events"), torn).unwrap();
-    let output = bench.run("mkdir -p runs/then; cp events runs/then/events.out.tfevents.2.host");
-    assert!(
-        messages(&output).contains("was not read to its end"),
-        "{}",
-        messages(&output)
-    );
-    assert_eq!(bench.report()["measured"]["steps"], 4);
 }

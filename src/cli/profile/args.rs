@@ -87,7 +87,7 @@ pub(in crate::cli) struct Args {
     #[arg(long)]
     pub(super) all: bool,
     /// Print the profile as JSON.
-    #[arg(long, conflicts_with_all = ["against", "all", "reference_throughput"])]
+    #[arg(long, conflicts_with_all = ["against", "all"])]
     pub(super) json: bool,
     /// Store nothing in the database.
     #[arg(long)]

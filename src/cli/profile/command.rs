@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::args::{Args, ReferenceRate};
 use super::bench::Bench;
+use super::compared_rate::ComparedRate;
 use super::read::read_trace;
 use super::record::{record_of, record_of_trace};
 use super::source::ProfileSource;
@@ -17,11 +18,10 @@ use crate::cli::whole_output::check_place;
 use crate::report::{ProfileText, comparison_text, findings_text, profile_text};
 use crate::space::Loader;
 use crate::store::{ProfileId, ProfileRecord, Store};
-use peft_tune_core::predict::{AskedRate, NearRate, NoPublishedRate, TuningMethod, device_of_driver, nearest_rate};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::profile::diagnosis;
 use peft_tune_engine::profile::diagnosis::{Evidence, Finding};
-use peft_tune_engine::profile::{Comparison, DeviceMemory, Measured, Profile, Reference, TensorBoard, Trace};
+use peft_tune_engine::profile::{Comparison, DeviceMemory, Measured, Profile, TensorBoard, Trace};
 
 /// Profile of a setting with its trace, and what was found in it.
 struct Profiled {
@@ -58,7 +58,12 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
         None => in_engine(&args, &source)?,
         Some(loader) => in_python(&args, loader, &source)?,
     };
-    let text = text_of(&args, Some(&source.recipe), &profile, &findings, earlier.as_ref())?;
+    let compared = match args.reference_throughput {
+        None => ComparedRate::default(),
+        Some(ReferenceRate::TokensPerS(rate)) => ComparedRate::given(rate, &profile),
+        Some(ReferenceRate::Published) => ComparedRate::published(&source.recipe, &profile),
+    };
+    let text = text_of(&args, &profile, &findings, &compared, earlier.as_ref())?;
     // What was measured goes everywhere that it can go: a place that fails takes it from no other.
     first_failure([
         write_result(&text),
@@ -70,11 +75,21 @@ pub(in crate::cli) fn run(args: Args) -> Result<(), CliError> {
 
 /// Shows and stores a trace as what was measured is.
 fn read(args: &Args, path: &Path) -> Result<(), CliError> {
+    let rate = match args.reference_throughput {
+        None => None,
+        Some(ReferenceRate::TokensPerS(rate)) => Some(rate),
+        Some(ReferenceRate::Published) => {
+            return Err(CliError::bad(
+                "a trace does not tell its recipe: give --reference-throughput a number",
+            ));
+        }
+    };
     let earlier = args.against.map(|id| stored_profile(&args.database, id)).transpose()?;
     let (profile, findings) = read_trace(path)?;
+    let compared = rate.map_or_else(ComparedRate::default, |rate| ComparedRate::given(rate, &profile));
     let name = path.display().to_string();
     first_failure([
-        write_result(&text_of(args, None, &profile, &findings, earlier.as_ref())?),
+        write_result(&text_of(args, &profile, &findings, &compared, earlier.as_ref())?),
         write_events(args, &profile),
         keep(args, || Ok(record_of_trace(name, &profile, &findings))),
     ])
@@ -191,55 +206,31 @@ pub(super) fn store(database: &DatabaseArgs, record: &ProfileRecord) -> Result<P
     })
 }
 
-/// The nearest published rate of a profiled recipe.
-fn published(recipe: &Recipe, profile: &Profile) -> Result<NearRate, NoPublishedRate> {
-    let setting = &profile.setting;
-    nearest_rate(&AskedRate {
-        parameters: setting.base_parameters,
-        method: TuningMethod::of(recipe),
-        sheet: device_of_driver(&setting.device),
-        sequence_length: setting.sequence_length as u64,
-    })
-}
-
 fn text_of(
     args: &Args,
-    recipe: Option<&Recipe>,
     profile: &Profile,
     findings: &[Finding],
+    compared: &ComparedRate,
     earlier: Option<&(String, Profile)>,
 ) -> Result<String, CliError> {
     match args.json {
-        true => json(profile, findings),
-        false => Ok(shown(args, recipe, profile, findings, earlier)),
+        true => json(profile, findings, compared),
+        false => Ok(shown(args, profile, findings, compared, earlier)),
     }
 }
 
 fn shown(
     args: &Args,
-    recipe: Option<&Recipe>,
     profile: &Profile,
     findings: &[Finding],
+    compared: &ComparedRate,
     earlier: Option<&(String, Profile)>,
 ) -> String {
-    let (rate, published) = match args.reference_throughput {
-        None => (None, None),
-        Some(ReferenceRate::TokensPerS(rate)) => (Some(rate), None),
-        Some(ReferenceRate::Published) => match recipe.map(|recipe| published(recipe, profile)) {
-            Some(Ok(near)) => (Some(near.row.tokens_per_s), Some(near.to_string())),
-            Some(Err(refused)) => (None, Some(refused.to_string())),
-            None => (
-                None,
-                Some("a trace does not tell its recipe, so no published rate is its own".to_owned()),
-            ),
-        },
-    };
-    let reference = rate.map(|rate| Reference::new(profile, rate));
     let shown = ProfileText {
         width: terminal_width(),
         all: args.all,
-        reference: reference.as_ref(),
-        published: published.as_deref(),
+        reference: compared.reference.as_ref(),
+        published: compared.published.as_deref(),
     };
     let mut text = profile_text(profile, &shown);
     text.push('\n');
@@ -252,7 +243,12 @@ fn shown(
     text
 }
 
-fn json(profile: &Profile, findings: &[Finding]) -> Result<String, CliError> {
-    let value = serde_json::json!({"profile": profile, "diagnosis": findings});
+fn json(profile: &Profile, findings: &[Finding], compared: &ComparedRate) -> Result<String, CliError> {
+    let value = serde_json::json!({
+        "profile": profile,
+        "diagnosis": findings,
+        "reference": compared.reference,
+        "published": compared.published,
+    });
     Ok(serde_json::to_string_pretty(&value).map_err(CliError::failed)? + "\n")
 }

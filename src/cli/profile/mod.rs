@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod ceilings;
 mod command;
+mod compared_rate;
 pub(super) mod read;
 mod record;
 pub(super) mod source;

@@ -45,7 +45,7 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
     /// Time from one sample to the next, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    #[arg(long, value_name = "SECONDS", default_value = EVERY_S, value_parser = interval)]
     pub(super) every: Duration,
     /// Hand the command this program's own output; progress is then read from log files alone.
     #[arg(long)]
@@ -57,9 +57,45 @@ pub(in crate::cli) struct Args {
     pub(super) command: Vec<OsString>,
 }
 
+/// Time between two samples where nobody asks for another.
+const EVERY_S: &str = "1";
 /// Shortest time between two samples: more of them would take a part of a processor.
 const SHORTEST_S: f64 = 0.02;
 const LONGEST_S: f64 = 3600.0;
+
+impl Args {
+    /// Whether an option asks for something that only a run has. A database may be named for all commands, by a variable.
+    pub(super) fn asks_for_a_run(&self) -> bool {
+        let Self {
+            config,
+            stack,
+            model,
+            device,
+            devices,
+            report,
+            against,
+            log,
+            trace: _,
+            every,
+            untouched,
+            database: _,
+            command: _,
+        } = self;
+        let asked = [
+            config.is_some(),
+            stack.is_some(),
+            model.is_some(),
+            device.is_some(),
+            devices.is_some(),
+            report.is_some(),
+            against.is_some(),
+            log.is_some(),
+            interval(EVERY_S) != Ok(*every),
+            *untouched,
+        ];
+        asked.contains(&true)
+    }
+}
 
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text

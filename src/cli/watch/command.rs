@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::against;
 use super::args::Args;
-use super::event_files::EventFiles;
+use super::event_files::{EventFiles, is_event_file};
 use super::evidence::{Evidence, RunLimits};
 use super::launched::{Ending, Launched};
 use super::log_file::LogFile;
@@ -38,6 +38,11 @@ const BLOCK: usize = 1 << 16;
 /// Runs the command, watches it, and reports. The command's exit code is this program's.
 pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
     if let (true, Some(path)) = (args.command.is_empty(), &args.trace) {
+        if args.asks_for_a_run() {
+            return Err(CliError::bad(
+                "`--trace` without a command shows the trace alone: name the command behind `--`, or leave the other options out",
+            ));
+        }
         return write_result(&TraceReport::read(path)?.text(terminal_width()));
     }
     let then = args.against.as_deref().map(RunReport::read).transpose()?;
@@ -53,7 +58,7 @@ pub(in crate::cli) fn run(args: &Args) -> Result<(), CliError> {
     let evidence = watching.evidence(&settings, ending, kills);
     let program = args.command.first().map(|word| word.to_string_lossy().into_owned());
     let packages = versions(&program.unwrap_or_default());
-    let mut report = RunReport::new(&args.command, &settings, &evidence, watching.seen(), packages);
+    let mut report = RunReport::new(&args.command, &settings, &evidence, watching.seen(&settings), packages);
     if let Some(trace) = trace {
         report.add_trace(trace.read());
     }
@@ -109,11 +114,9 @@ struct Watching {
 
 impl Watching {
     fn start(args: &Args, settings: &Settings) -> Result<Self, CliError> {
-        let (event_log, named) = match args.log.clone() {
-            Some(path) if EventFiles::may_be(&path) => (Some(path), None),
-            named => (None, named),
-        };
-        let event_files = EventFiles::follow(event_log, settings.output.clone());
+        let event_files = EventFiles::follow(args.log.clone(), settings.output.clone());
+        // A folder that the training has yet to make looks like a file of lines, so both are looked for there.
+        let named = args.log.clone().filter(|path| !is_event_file(path));
         let usual = settings.output.as_ref().map(|folder| folder.join(TRAINER_LOG));
         let logs = named.into_iter().chain(usual).map(LogFile::follow).collect();
         let began = Instant::now();
@@ -159,7 +162,8 @@ impl Watching {
                 let _ = reader.join();
             }
         }
-        self.event_files.search_at_once();
+        self.event_files.end();
+        self.logs.iter_mut().for_each(LogFile::end);
         self.read_logs();
         ending
     }
@@ -210,12 +214,16 @@ impl Watching {
         }
     }
 
-    fn seen(&self) -> StepsSeen {
+    fn seen(&self, settings: &Settings) -> StepsSeen {
         let progress = lock(&self.progress);
+        let of_all = progress.tokens.per_second();
+        let of_a_device = progress.tokens.per_second_of_a_device().filter(|_| of_all.is_none());
+        let of_devices = of_a_device.map(|rate| rate * settings.devices.unwrap_or(1) as f64);
         StepsSeen {
             steps: progress.step(),
             total: progress.total(),
-            counted_tokens_per_s: progress.counted_tokens_per_s(),
+            counted_tokens_per_s: of_all.or(of_devices),
+            counts_one_device: of_a_device.is_some() && settings.devices.is_none(),
             loss: progress.loss,
         }
     }

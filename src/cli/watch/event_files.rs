@@ -22,7 +22,7 @@ const MOST_ENTRIES: usize = 2000;
 const LOOKS: u32 = 5;
 /// Most files that are followed.
 const MOST_FILES: usize = 32;
-/// Bytes that are read at once, and at one look.
+/// Bytes that are read at once, and of one file at one look while the run goes on.
 const BLOCK: usize = 1 << 16;
 const MOST_READ: usize = 64 * BLOCK;
 
@@ -34,6 +34,8 @@ pub(super) struct EventFiles {
     before: BTreeMap<PathBuf, u64>,
     files: Vec<EventFile>,
     looks: u32,
+    /// Most bytes of one file that a look reads.
+    most_read: usize,
     began_s: f64,
 }
 
@@ -46,12 +48,8 @@ struct EventFile {
 }
 
 impl EventFiles {
-    /// Whether a path that a person names is of event files: one of them, or a folder.
-    pub(super) fn may_be(path: &Path) -> bool {
-        path.is_dir() || is_event_file(path)
-    }
-
-    /// Follows what a run writes from now on, below the folder of its output, the usual ones, and those that a person names.
+    /// Follows what a run writes from now on, below the folder of its output, the usual ones, and the one that a person names.
+    /// That one may come late, and may be an event file itself; a file of another kind is left alone.
     pub(super) fn follow(named: Option<PathBuf>, output: Option<PathBuf>) -> Self {
         let told = std::env::var_os(VARIABLE).map(PathBuf::from);
         let usual = USUAL.map(PathBuf::from);
@@ -65,6 +63,7 @@ impl EventFiles {
             roots,
             files: Vec::new(),
             looks: 0,
+            most_read: MOST_READ,
             began_s: since_1970(),
         }
     }
@@ -86,13 +85,19 @@ impl EventFiles {
                 take(&fields, at_s.min(ended_s));
             }
         };
-        let read = self.files.iter_mut().filter_map(|file| file.read(&mut each).err());
+        let most = self.most_read;
+        let read = self
+            .files
+            .iter_mut()
+            .filter_map(|file| file.read(most, &mut each).err());
         read.collect()
     }
 
-    /// Searches also what a training wrote in its last moments.
-    pub(super) fn search_at_once(&mut self) {
+    /// Makes the next look the last one: it searches at once for what a training wrote in its last moments, and reads all files to
+    /// their ends.
+    pub(super) fn end(&mut self) {
         self.looks = 0;
+        self.most_read = usize::MAX;
     }
 
     fn find(&mut self) {
@@ -115,18 +120,18 @@ impl EventFiles {
 }
 
 impl EventFile {
-    /// Reads what has been added.
-    fn read(&mut self, each: &mut impl FnMut(ScalarEvent)) -> Result<(), String> {
+    /// Reads what has been added, up to so many bytes and a block.
+    fn read(&mut self, most: usize, each: &mut impl FnMut(ScalarEvent)) -> Result<(), String> {
         let Some(file) = &mut self.file else { return Ok(()) };
         let mut block = vec![0u8; BLOCK];
         let mut all = 0;
-        while all < MOST_READ {
+        while all < most {
             // What cannot be read now may be at the next look.
             let count = file.read(&mut block).unwrap_or(0);
             if count == 0 {
                 break;
             }
-            all += count;
+            all = all.saturating_add(count);
             if let Err(error) = self.reader.take(&block[..count], &mut *each) {
                 self.file = None;
                 let path = self.path.display();
@@ -154,7 +159,8 @@ fn fields_of(event: &ScalarEvent) -> Option<LogFields> {
     ]))
 }
 
-fn is_event_file(path: &Path) -> bool {
+/// Whether a path has the name of an event file.
+pub(super) fn is_event_file(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default();
     name.to_string_lossy().contains(MARK)
 }
@@ -228,7 +234,7 @@ mod tests {
         let mut files = EventFiles::follow(None, Some(folder.path().join("out")));
         assert!(files.look(|_, _| {}).is_empty() && files.files.is_empty());
         std::fs::write(runs.join("events.out.tfevents.2.host"), [0; 20]).unwrap();
-        files.search_at_once();
+        files.end();
         let told = files.look(|_, _| {});
         assert!(
             told[0].contains("tfevents.2.host was not read to its end: a record is broken at byte 0"),

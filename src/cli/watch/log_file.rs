@@ -7,14 +7,17 @@ use std::path::PathBuf;
 
 use super::output_lines::OutputLines;
 
-/// Most that is read of it at once.
-const BLOCK: usize = 1 << 20;
+/// Bytes that are read at once, and at one look while the run goes on.
+const BLOCK: usize = 1 << 16;
+const MOST_READ: usize = 16 * BLOCK;
 
 /// A file that is followed.
 #[derive(Debug)]
 pub(super) struct LogFile {
     path: PathBuf,
     open: Option<Open>,
+    /// Most bytes that a look reads.
+    most_read: usize,
 }
 
 #[derive(Debug)]
@@ -27,10 +30,19 @@ struct Open {
 }
 
 impl LogFile {
-    /// Follows a file from its end on, or from its beginning where it is not there yet.
+    /// Follows a file from its end on, or from its beginning where it is not there yet. A folder has no lines.
     pub(super) fn follow(path: PathBuf) -> Self {
         let open = Open::at(&path, true);
-        Self { path, open }
+        Self {
+            path,
+            open,
+            most_read: MOST_READ,
+        }
+    }
+
+    /// Makes the next look the last one, which reads to the end.
+    pub(super) fn end(&mut self) {
+        self.most_read = usize::MAX;
     }
 
     /// Tells the lines that were written since the last look.
@@ -38,19 +50,22 @@ impl LogFile {
         let now = std::fs::metadata(&self.path).ok();
         if let (Some(open), Some(now)) = (&mut self.open, &now) {
             let is_other = now.ino() != open.number;
-            open.read(&mut line);
             if is_other {
+                // Nobody looks at it again.
+                open.read(usize::MAX, &mut line);
                 self.open = None;
-            } else if now.len() < open.at {
-                // It was cut, and begins again.
-                open.at = 0;
-                open.read(&mut line);
+            } else {
+                if now.len() < open.at {
+                    // It was cut, and begins again.
+                    open.at = 0;
+                }
+                open.read(self.most_read, &mut line);
             }
         }
         if self.open.is_none() && now.is_some() {
             self.open = Open::at(&self.path, false);
             if let Some(open) = &mut self.open {
-                open.read(&mut line);
+                open.read(self.most_read, &mut line);
             }
         }
     }
@@ -68,14 +83,22 @@ impl Open {
         })
     }
 
-    fn read(&mut self, line: &mut impl FnMut(&str)) {
+    /// Reads what has been added, up to so many bytes and a block.
+    fn read(&mut self, most: usize, line: &mut impl FnMut(&str)) {
         if self.file.seek(SeekFrom::Start(self.at)).is_err() {
             return;
         }
-        let mut block = Vec::new();
-        let count = (&mut self.file).take(BLOCK as u64).read_to_end(&mut block).unwrap_or(0);
-        self.at += count as u64;
-        self.lines.take(&block[..count], line);
+        let (mut block, mut all) = (vec![0u8; BLOCK], 0usize);
+        while all < most {
+            // What cannot be read now may be at the next look.
+            let count = self.file.read(&mut block).unwrap_or(0);
+            if count == 0 {
+                break;
+            }
+            all = all.saturating_add(count);
+            self.at += count as u64;
+            self.lines.take(&block[..count], &mut *line);
+        }
     }
 }
 
@@ -115,6 +138,38 @@ mod tests {
         assert_eq!(looked(&mut log), ["g"]);
         std::fs::remove_file(&path).unwrap();
         assert!(looked(&mut log).is_empty());
+    }
+
+    #[test]
+    fn the_last_look_reads_to_the_end_and_so_does_that_at_a_rotated_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.jsonl");
+        let lines = MOST_READ / 4;
+        let text = "longer\n".repeat(lines);
+        let mut log = LogFile::follow(path.clone());
+        std::fs::write(&path, &text).unwrap();
+        let first = looked(&mut log).len();
+        assert!((1..lines).contains(&first), "{first}");
+        std::fs::rename(&path, folder.path().join("log.jsonl.1")).unwrap();
+        std::fs::write(&path, &text).unwrap();
+        let second = looked(&mut log).len();
+        assert!(first + second >= lines && first + second < 2 * lines, "{second}");
+        log.end();
+        assert_eq!(first + second + looked(&mut log).len(), 2 * lines);
+    }
+
+    #[test]
+    fn a_path_that_turns_out_to_be_a_folder_has_no_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("logs");
+        let mut log = LogFile::follow(path.clone());
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("log.jsonl"), "a\n").unwrap();
+        assert!(looked(&mut log).is_empty());
+        // A file in its place is read.
+        std::fs::remove_dir_all(&path).unwrap();
+        std::fs::write(&path, "b\n").unwrap();
+        assert_eq!(looked(&mut log), ["b"]);
     }
 
     #[test]

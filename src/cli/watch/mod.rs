@@ -5,7 +5,6 @@
 //! | `command` | runs, looks, reports |
 //! | `report_text`, `against`, `report` | the report, alone and beside an earlier one |
 //! | `trace` | a trace of PyTorch's profiler that the run writes |
-//! | `secrets` | what neither the report nor a quoted line shows |
 //! | `status_text`, `status_line` | the line while it runs |
 //! | `causes`, `evidence` | rules on what was measured |
 //! | `launched`, `relay`, `forwarding` | the command, its output, and signals |
@@ -36,7 +35,6 @@ mod report;
 mod report_text;
 mod sample;
 mod sampler;
-mod secrets;
 mod settings;
 mod status_line;
 mod status_text;

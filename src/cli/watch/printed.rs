@@ -1,7 +1,7 @@
 //! What tools print of a training beside its steps: the settings that they really train with, and that they went on otherwise than
 //! asked.
 
-use super::secrets::hidden;
+use crate::cli::secrets::hidden;
 
 /// A number that transformers' Trainer prints before it begins, and LLaMA-Factory and axolotl with it.
 const SETTINGS: [(&str, PrintedSetting); 4] = [

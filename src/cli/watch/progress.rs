@@ -72,7 +72,7 @@ pub(super) struct Progress {
     evaluations: Vec<(f64, f64)>,
     /// Evaluation under way: since when, and when it was seen last.
     evaluating: Option<(f64, f64)>,
-    tokens: TokenCount,
+    pub tokens: TokenCount,
     pub loss: Option<f64>,
     /// Settings that the tool printed.
     pub settings: BTreeMap<PrintedSetting, u64>,
@@ -328,11 +328,6 @@ impl Progress {
         };
         spans.filter(is_apart).collect()
     }
-
-    /// Tokens a second that the tool counts.
-    pub(super) fn counted_tokens_per_s(&self) -> Option<f64> {
-        self.tokens.per_second()
-    }
 }
 
 #[cfg(test)]
@@ -374,7 +369,7 @@ mod tests {
         let spans = progress.step_spans();
         let seconds: Vec<f64> = spans.iter().map(StepSpan::seconds).collect();
         assert_eq!(seconds, [1.0, 1.0], "{spans:?}");
-        assert_eq!(progress.counted_tokens_per_s(), Some(50.0));
+        assert_eq!(progress.tokens.per_second(), Some(50.0));
     }
 
     #[test]

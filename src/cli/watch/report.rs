@@ -11,11 +11,11 @@ use super::evidence::{AskedStep, Evidence};
 use super::launched::Ending;
 use super::progress::StepSpan;
 use super::sample::Sample;
-use super::secrets::without_secrets;
 use super::settings::Settings;
 use super::trace::TraceReport;
 use crate::cli::CliError;
 use crate::cli::plan::Expectation;
+use crate::cli::secrets::without_secrets;
 use peft_tune_core::predict::stack::HOST;
 use peft_tune_core::whole_file::write_whole;
 use peft_tune_engine::profile::Median;
@@ -127,6 +127,8 @@ pub(super) struct StepsSeen {
     pub steps: u64,
     pub total: Option<u64>,
     pub counted_tokens_per_s: Option<f64>,
+    /// Whether those are of one device, as nobody told how many there are.
+    pub counts_one_device: bool,
     pub loss: Option<f64>,
 }
 
@@ -148,6 +150,12 @@ impl RunReport {
         if evidence.steps.is_empty() {
             unknown.push(
                 "no steps were seen: neither bars nor logs that are known here; --log names a file of JSON lines or TensorBoard's"
+                    .to_owned(),
+            );
+        }
+        if seen.counts_one_device {
+            unknown.push(
+                "tokens/s by the tool's count are of one device alone: how many share the work is not known; --devices says it"
                     .to_owned(),
             );
         }
@@ -331,6 +339,7 @@ pub(super) mod tests {
             steps: 30,
             total: Some(60),
             counted_tokens_per_s: Some(100.0),
+            counts_one_device: false,
             loss: Some(1.5),
         };
         RunReport::new(&command, &Settings::default(), &clean(30), seen, BTreeMap::new())

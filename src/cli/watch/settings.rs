@@ -20,6 +20,8 @@ pub(super) struct Settings {
     /// File, script or command that the settings are read from.
     pub file: Option<PathBuf>,
     pub expectation: Option<Expectation>,
+    /// Devices that share the work, where a person, the launcher or the file tells them.
+    pub devices: Option<u64>,
     /// Folder that the training writes to.
     pub output: Option<PathBuf>,
     /// What is not known, and why.
@@ -49,6 +51,7 @@ impl Settings {
         let asked = asked.map_err(CliError::bad_input)?.or(told.tool);
         let device = device(args)?;
         let mut settings = Self {
+            devices: args.devices.or(told.devices),
             output: told.output.clone(),
             ..Self::default()
         };
@@ -79,14 +82,11 @@ impl Settings {
             );
         }
         settings.unknown.extend(imported.unread_note());
-        match expectation(
-            &path,
-            imported,
-            args.model.clone(),
-            args.devices.or(told.devices),
-            device,
-        ) {
+        match expectation(&path, imported, args.model.clone(), settings.devices, device) {
             Ok(expectation) => {
+                // One is also what is taken where the file says nothing.
+                let in_file = Some(expectation.setting.devices).filter(|devices| *devices > 1);
+                settings.devices = settings.devices.or(in_file);
                 settings.unknown.extend(expectation.notes.iter().cloned());
                 settings.expectation = Some(expectation);
             }

@@ -12,7 +12,9 @@ const RATES: [&str; 4] = [
     "tokens_per_s",
     "train_tokens_per_second",
 ];
-/// Most rates that are kept.
+/// Field of torchtune with the tokens of a second over the number of devices.
+const RATE_OF_A_DEVICE: &str = "tokens_per_second_per_gpu";
+/// Most rates of a kind that are kept.
 const MOST_RATES: usize = 1 << 12;
 
 /// Tokens as logs tell them.
@@ -22,6 +24,7 @@ pub(super) struct TokenCount {
     first: Option<(f64, f64)>,
     last: Option<(f64, f64)>,
     rates: Vec<f64>,
+    rates_of_a_device: Vec<f64>,
 }
 
 impl TokenCount {
@@ -35,19 +38,29 @@ impl TokenCount {
             self.first.get_or_insert((at_s, tokens));
             self.last = Some((at_s, tokens));
         }
-        if let Some(rate) = known(&RATES).filter(|rate| *rate > 0.0)
-            && self.rates.len() < MOST_RATES
-        {
-            self.rates.push(rate);
+        for (names, rates) in [
+            (&RATES[..], &mut self.rates),
+            (&[RATE_OF_A_DEVICE][..], &mut self.rates_of_a_device),
+        ] {
+            if let Some(rate) = known(names).filter(|rate| *rate > 0.0)
+                && rates.len() < MOST_RATES
+            {
+                rates.push(rate);
+            }
         }
     }
 
-    /// Tokens a second between the first and the last count; without counts the median of what logs say.
+    /// Tokens a second of all devices between the first and the last count; without counts the median of what logs say.
     pub(super) fn per_second(&self) -> Option<f64> {
         let counted = self.first.zip(self.last).and_then(|((began, first), (ended, last))| {
             (ended > began && last > first).then(|| (last - first) / (ended - began))
         });
         counted.or_else(|| median(self.rates.iter().copied()))
+    }
+
+    /// Tokens a second of one device: the median of what logs say.
+    pub(super) fn per_second_of_a_device(&self) -> Option<f64> {
+        median(self.rates_of_a_device.iter().copied())
     }
 }
 
@@ -79,5 +92,14 @@ mod tests {
             of(&[("num_tokens", f64::NAN, 1.0), ("tokens_per_sec", -1.0, 1.0)]),
             None
         );
+    }
+
+    #[test]
+    fn rates_of_a_device_are_kept_apart() {
+        let mut count = TokenCount::default();
+        for rate in [4.0, 6.0] {
+            count.take(&LogFields::from([(RATE_OF_A_DEVICE.to_owned(), rate)]), rate);
+        }
+        assert_eq!((count.per_second(), count.per_second_of_a_device()), (None, Some(5.0)));
     }
 }

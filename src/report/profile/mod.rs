@@ -14,6 +14,7 @@ pub use tables::{ProfileText, profile_text};
 pub use tuning::{cost_text, tried_text, tuning_text};
 
 use super::{Align, TextTable};
+use peft_tune_engine::profile::Setting;
 
 /// Rows of a table of ops or kernels, unless all are asked for.
 const MOST_OPS: usize = 20;
@@ -39,9 +40,28 @@ fn percent(share: f64) -> String {
     format!("{:.1}%", 100.0 * share)
 }
 
+/// Rows of a step: micro-batches, and rows of each.
+fn batch(setting: &Setting) -> String {
+    let rows = if setting.micro_batch == 1 { "row" } else { "rows" };
+    format!(
+        "batch {} x {} {rows}",
+        setting.gradient_accumulation, setting.micro_batch
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use peft_tune_engine::profile::fixtures::sound_profile;
+
+    #[test]
+    fn a_batch_counts_its_rows() {
+        let mut setting = sound_profile().setting;
+        (setting.gradient_accumulation, setting.micro_batch) = (1, 2);
+        assert_eq!(batch(&setting), "batch 1 x 2 rows");
+        (setting.gradient_accumulation, setting.micro_batch) = (4, 1);
+        assert_eq!(batch(&setting), "batch 4 x 1 row");
+    }
 
     #[test]
     fn times_take_the_unit_that_shows_them() {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::gpu::{gpu_line, kernels};
 use super::machine::device_line;
 use super::trace::trace_lines;
-use super::{MOST_OPS, percent, table, time};
+use super::{MOST_OPS, batch, percent, table, time};
 use crate::report::{Align, TextTable, bytes, metric_value};
 use peft_tune_engine::profile::{
     AdapterCost, DataWaits, EvaluationCost, ModuleTime, OpTime, Profile, Reference, Setting, SpanTiming, SpannedSteps,
@@ -125,12 +125,11 @@ fn setting_line(setting: &Setting) -> String {
         None => "every parameter trains".to_owned(),
     };
     format!(
-        "{} ({}), {}, {adapter}, batch {} x {} rows of at most {} tokens, {}, checkpointing {}",
+        "{} ({}), {}, {adapter}, {} of at most {} tokens, {}, checkpointing {}",
         setting.model,
         millions(setting.base_parameters),
         setting.precision,
-        setting.gradient_accumulation,
-        setting.micro_batch,
+        batch(setting),
         setting.sequence_length,
         setting.optimizer,
         setting.checkpointing

@@ -1,6 +1,6 @@
 //! What heads a profile that was read from a trace of PyTorch's profiler.
 
-use super::{percent, time};
+use super::{batch, percent, time};
 use peft_tune_engine::profile::{Profile, TraceFile};
 
 /// The file, the steps that it has, and what it does not tell.
@@ -20,10 +20,7 @@ fn steps_line(profile: &Profile) -> String {
     let (steps, setting) = (&profile.steps, &profile.setting);
     let batch = match setting.micro_batch {
         0 => String::new(),
-        rows => format!(
-            ", of {} micro-batches of {rows} rows, {:.0} tokens in all",
-            setting.gradient_accumulation, steps.tokens_per_step
-        ),
+        _ => format!(", {}, {:.0} tokens in all", batch(setting), steps.tokens_per_step),
     };
     format!(
         "{} in the trace, {} each ± {}{batch}",
@@ -46,6 +43,9 @@ mod tests {
             path: "run/trace.json".to_owned(),
             notes: vec!["no memory".to_owned()],
         });
+        (profile.setting.gradient_accumulation, profile.setting.micro_batch) = (1, 2);
+        let text = profile_text(&profile, &ProfileText::default());
+        assert!(text.contains(", batch 1 x 2 rows, "), "{text}");
         profile.steps.tokens_per_s = 0.0;
         profile.setting.micro_batch = 0;
         let text = profile_text(&profile, &ProfileText::default());

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::trace_format::assert_sound;
 use crate::golden::folder;
@@ -165,6 +165,23 @@ fn a_processor_has_no_published_rate_and_says_so() {
     let text = shown(&asked, directory);
     assert!(text.contains("published   published rates are of GPUs"), "{text}");
     assert!(!text.contains("\nreference "), "{text}");
+    let fields = |more: &[&str]| -> (Value, Value) {
+        let text = shown(
+            &[&arguments[..], &["--device", "cpu", "--json"], more].concat(),
+            directory,
+        );
+        let mut result: Value = serde_json::from_str(&text).unwrap();
+        (result["reference"].take(), result["published"].take())
+    };
+    let (reference, published) = fields(&["--reference-throughput", "auto"]);
+    assert!(reference.is_null(), "{reference}");
+    assert!(
+        published.as_str().unwrap().starts_with("published rates are of GPUs"),
+        "{published}"
+    );
+    let (reference, published) = fields(&["--reference-throughput", "1e6"]);
+    assert_eq!((&reference["tokens_per_s"], &published), (&json!(1e6), &Value::Null));
+    assert_eq!(fields(&[]), (Value::Null, Value::Null));
     let wrong = [&arguments[..], &["--reference-throughput", "fast"]].concat();
     assert!(refused(&wrong, directory).contains("`auto`"));
 }

@@ -234,6 +234,32 @@ fn steps_of_a_processor_fill_the_tables() {
 }
 
 #[test]
+fn a_trace_is_compared_with_a_number_and_with_no_published_rate() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    profile_of(steps_on_a_processor(), folder);
+    let read = [
+        "profile",
+        "--read",
+        "trace.json",
+        "--no-store",
+        "--reference-throughput",
+    ];
+    // 3200 tokens/s, by the steps above.
+    let text = shown(&[&read[..], &["6400"]].concat(), folder);
+    assert!(text.contains("6,400 tokens/s; this is 50.0% of it"), "{text}");
+    let result: Value = serde_json::from_str(&shown(&[&read[..], &["6400", "--json"]].concat(), folder)).unwrap();
+    assert!(
+        (result["reference"]["reached"].as_f64().unwrap() - 0.5).abs() < 1e-9,
+        "{result}"
+    );
+    for more in [&["auto"][..], &["auto", "--json"]] {
+        let error = refused(&[&read[..], more].concat(), folder);
+        assert!(error.contains("give --reference-throughput a number"), "{error}");
+    }
+}
+
+#[test]
 fn steps_of_a_gpu_are_timed_by_its_kernels() {
     let folder = tempfile::tempdir().unwrap();
     let result = profile_of(steps_on_a_gpu(), folder.path());

@@ -37,7 +37,7 @@ pub(in crate::cli) struct Args {
     /// are asked. Tokenizing and decoding count, and an answer ends where the model ends it.
     #[arg(long, value_name = "FILE")]
     pub(super) prompts: Option<PathBuf>,
-    /// Sequences that are answered at once.
+    /// Sequences, or requests to a server, that are answered at once.
     #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "1,2,4,8", value_parser = counts::<u32>(1..=u64::MAX))]
     pub(super) batch_sizes: Vec<u32>,
     /// Lengths of the prompts, in tokens.
@@ -46,7 +46,7 @@ pub(in crate::cli) struct Args {
     /// Tokens to generate for each prompt; of requests, the most.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = counts::<u32>(2..=u64::MAX))]
     pub(super) new_tokens: u32,
-    /// Time to spend on each point; three repetitions are made in any case.
+    /// Time to spend on each point; three repetitions are made in any case, and each prompt is sent once to a server.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub(super) budget: Seconds,
     /// Write the curve as an SVG file.

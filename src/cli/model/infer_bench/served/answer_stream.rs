@@ -23,8 +23,9 @@ pub(super) struct AnswerStream {
 pub(super) struct Answered {
     /// Seconds from the request to the first text; `None` where the answer has none.
     pub first_s: Option<f64>,
-    /// Seconds from one token to the next: from one piece of text to the next over the tokens of a piece.
-    pub tokens_s: Vec<f64>,
+    /// Mean seconds from one token to the next: from the first piece of text to the last, over the tokens behind the first
+    /// one. `None` where the answer has one piece or one token.
+    pub token_s: Option<f64>,
     /// Seconds from the request to the end of the answer.
     pub request_s: f64,
     /// Tokens of the prompt, where the server says how many it has.
@@ -78,12 +79,14 @@ impl AnswerStream {
     pub(super) fn end(self) -> Option<Answered> {
         let pieces = self.pieces_s.len() as u64;
         let new_tokens = self.usage.map_or(pieces, |[_, new]| new);
-        let between = |count: u64| count.saturating_sub(1).max(1) as f64;
-        let tokens_of_piece = (between(new_tokens) / between(pieces)).max(1.0);
-        let gaps = self.pieces_s.windows(2).map(|two| two[1] - two[0]);
+        // Single gaps say little: pieces that come in one read have none between them.
+        let token_s = match self.pieces_s.as_slice() {
+            [first, .., last] if new_tokens > 1 => Some((last - first) / (new_tokens - 1) as f64),
+            _ => None,
+        };
         Some(Answered {
             first_s: self.pieces_s.first().copied(),
-            tokens_s: gaps.map(|gap| gap / tokens_of_piece).collect(),
+            token_s,
             request_s: self.ended_s?,
             prompt_tokens: self.usage.map(|[prompt, _]| prompt),
             new_tokens,
@@ -120,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_have_the_tokens_that_the_server_counts() {
+    fn the_time_of_a_token_is_over_the_tokens_that_the_server_counts() {
         let answered = stream(&[
             (": ping", 0.5),
             (r#"data: {"choices": [{"text": "", "finish_reason": null}]}"#, 0.75),
@@ -136,7 +139,7 @@ mod tests {
         ]);
         let expected = Answered {
             first_s: Some(1.0),
-            tokens_s: vec![1.0, 0.5],
+            token_s: Some(0.75),
             request_s: 4.0,
             prompt_tokens: Some(7),
             new_tokens: 5,
@@ -150,8 +153,31 @@ mod tests {
         let answered = stream(&[(piece, 1.0), (piece, 1.5), ("data: [DONE]", 2.0)]);
         let answered = answered.unwrap().end().unwrap();
         assert_eq!((answered.new_tokens, answered.prompt_tokens), (2, None));
-        assert_eq!((answered.tokens_s, answered.request_s), (vec![0.5], 2.0));
+        assert_eq!((answered.token_s, answered.request_s), (Some(0.5), 2.0));
         assert_eq!(stream(&[(piece, 1.0)]).unwrap().end(), None, "a stream that breaks off");
+    }
+
+    #[test]
+    fn pieces_of_one_read_do_not_shorten_the_time_of_a_token() {
+        let token_s = |times: &[f64], counted: Option<u64>| {
+            let mut answer = AnswerStream::default();
+            for at_s in times {
+                answer.take(r#"data: {"choices": [{"text": "a"}]}"#, *at_s).unwrap();
+            }
+            if let Some(new) = counted {
+                let usage = format!(r#"data: {{"usage": {{"prompt_tokens": 1, "completion_tokens": {new}}}}}"#);
+                answer.take(&usage, 9.0).unwrap();
+            }
+            answer.take("data: [DONE]", 9.0).unwrap();
+            answer.end().unwrap().token_s
+        };
+        // Three gaps of nothing and one of two seconds.
+        assert_eq!(token_s(&[1.0, 1.0, 1.0, 3.0, 3.0], None), Some(0.5));
+        assert_eq!(token_s(&[1.0, 3.0], Some(5)), Some(0.5));
+        assert_eq!(token_s(&[1.0], Some(5)), None, "one piece");
+        assert_eq!(token_s(&[1.0, 3.0], Some(1)), None, "one token");
+        assert_eq!(token_s(&[1.0], None), None);
+        assert_eq!(token_s(&[], None), None);
     }
 
     #[test]

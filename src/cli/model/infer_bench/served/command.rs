@@ -1,7 +1,7 @@
 //! Measuring a server: its base model, then the adapter.
 
 use super::measure::{ServedLoad, ServedModel};
-use super::points_text;
+use super::points_text::{self, NO_TOKEN};
 use super::server::Server;
 use crate::cli::CliError;
 use crate::cli::model::infer_bench::args::Args;
@@ -64,14 +64,17 @@ pub(in crate::cli::model::infer_bench) fn run(args: &Args, url: &str) -> Result<
         true => points_text::json(&measured)?,
         false => points_text::text(&measured),
     };
-    first_failure([
-        write_result(&text),
-        draw(args, &server_title(url), &points_text::curve(&measured)),
-    ])
+    first_failure([write_result(&text), draw_curve(args, server.shown(), &measured)])
 }
 
-fn server_title(url: &str) -> String {
-    format!("{url}: time of a token against throughput")
+/// Draws the curve where it is asked for, and where there is one.
+fn draw_curve(args: &Args, address: &str, measured: &[ServedModel]) -> Result<(), CliError> {
+    let curve = points_text::curve(measured);
+    if curve.is_empty() && args.svg.is_some() {
+        tell(format_args!("no drawing: {NO_TOKEN}"));
+        return Ok(());
+    }
+    draw(args, &format!("{address}: time of a token against throughput"), &curve)
 }
 
 /// Points of one model for each number of requests at once.

@@ -3,11 +3,11 @@
 //! | name | unit | meaning |
 //! |---|---|---|
 //! | first token | s | from a request to the first text of its answer |
-//! | token | s | from one token of an answer to the next |
+//! | token | s | from one token of an answer to the next, the mean of the answer |
 //! | request | s | from a request to the end of its answer |
 //! | rate | tokens/s | tokens of all answers over the time of all requests |
 //!
-//! As many requests as asked for are under way all the time: where one ends, the next prompt is sent.
+//! Requests are under way as many at once as asked for, all the time: where one ends, the next prompt is sent.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -40,7 +40,8 @@ pub(super) struct ServedPoint {
     /// Mean tokens of an answer.
     pub new_tokens: f64,
     pub first_token: Latency,
-    pub token: Latency,
+    /// `None` where no answer has a token behind its first.
+    pub token: Option<Latency>,
     pub request: Latency,
     pub tokens_per_s: f64,
     pub requests_per_s: f64,
@@ -109,7 +110,7 @@ impl ServedPoint {
         if firsts.is_empty() {
             return None;
         }
-        let tokens: Vec<f64> = answers.iter().flat_map(|one| one.tokens_s.iter().copied()).collect();
+        let tokens: Vec<f64> = answers.iter().filter_map(|one| one.token_s).collect();
         let requests: Vec<f64> = answers.iter().map(|one| one.request_s).collect();
         let new_tokens = answers.iter().map(|one| one.new_tokens).sum::<u64>() as f64;
         let prompt_tokens: Option<Vec<u64>> = answers.iter().map(|one| one.prompt_tokens).collect();
@@ -121,7 +122,7 @@ impl ServedPoint {
             prompt_tokens: prompt_tokens.map(|all| all.iter().sum::<u64>() as f64 / count),
             new_tokens: new_tokens / count,
             first_token: Latency::of(&firsts),
-            token: Latency::of(&tokens),
+            token: (!tokens.is_empty()).then(|| Latency::of(&tokens)),
             request: Latency::of(&requests),
             tokens_per_s: new_tokens / seconds,
             requests_per_s: count / seconds,
@@ -133,19 +134,22 @@ impl ServedPoint {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_point_is_of_all_answers() {
-        let answered = |first_s: Option<f64>, request_s: f64, new_tokens: u64| Answered {
+    fn answered(first_s: Option<f64>, token_s: Option<f64>, request_s: f64, new_tokens: u64) -> Answered {
+        Answered {
             first_s,
-            tokens_s: vec![0.5; new_tokens.saturating_sub(1) as usize],
+            token_s,
             request_s,
             prompt_tokens: Some(new_tokens + 1),
             new_tokens,
-        };
+        }
+    }
+
+    #[test]
+    fn a_point_is_of_all_answers() {
         let answers = [
-            answered(Some(0.25), 1.25, 3),
-            answered(Some(0.75), 1.75, 5),
-            answered(None, 0.5, 1),
+            answered(Some(0.25), Some(0.5), 1.25, 3),
+            answered(Some(0.75), Some(0.25), 1.75, 5),
+            answered(None, None, 0.5, 1),
         ];
         let point = ServedPoint::of(2, &answers, 3.0).unwrap();
         assert_eq!(
@@ -153,8 +157,17 @@ mod tests {
             (3, Some(4.0), 3.0)
         );
         assert_eq!((point.first_token.p50_s, point.first_token.p95_s), (0.25, 0.75));
-        assert_eq!((point.token.p50_s, point.request.p50_s), (0.5, 1.25));
+        let token = point.token.unwrap();
+        assert_eq!((token.p50_s, token.p95_s, point.request.p50_s), (0.25, 0.5, 1.25));
         assert_eq!((point.tokens_per_s, point.requests_per_s), (3.0, 1.0));
-        assert_eq!(ServedPoint::of(1, &[answered(None, 0.5, 0)], 1.0), None);
+        assert_eq!(ServedPoint::of(1, &[answered(None, None, 0.5, 0)], 1.0), None);
+    }
+
+    #[test]
+    fn answers_of_one_token_have_no_time_of_a_token() {
+        let point = ServedPoint::of(1, &[answered(Some(0.25), None, 0.5, 1)], 1.0).unwrap();
+        assert_eq!((point.token, point.first_token.p50_s), (None, 0.25));
+        let json = serde_json::to_value(point).unwrap();
+        assert_eq!(json["token"], serde_json::Value::Null);
     }
 }

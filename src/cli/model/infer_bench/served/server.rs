@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::answer_stream::{AnswerStream, Answered, StreamFault, told};
+use crate::cli::secrets::hidden;
 
 /// Longest wait until a connection stands.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -13,6 +14,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 const MOST_BYTES: u64 = 64 << 20;
 /// Characters of a server's message that are told.
 const MESSAGE: usize = 300;
+/// End of the scheme of an address.
+const SCHEME_END: &str = "://";
 /// The variable that holds the key of a server which asks for one.
 const KEY_VARIABLE: &str = "OPENAI_API_KEY";
 
@@ -21,6 +24,8 @@ pub(super) struct Server {
     agent: ureq::Agent,
     /// Address of the server, without a slash or `/v1` at its end.
     address: String,
+    /// The same address as messages and drawings have it: without a name and a password in it.
+    shown: String,
     authorization: Option<String>,
     timeout: Duration,
 }
@@ -71,7 +76,7 @@ impl Server {
         let mut schemes = ["http://", "https://"].into_iter();
         let has_host = schemes.any(|scheme| trimmed.strip_prefix(scheme).is_some_and(|host| !host.is_empty()));
         if !has_host {
-            let address = address.to_owned();
+            let address = shown(address);
             return Err(ServerError::Address { address });
         }
         let timeout = Duration::try_from_secs_f64(timeout_s).unwrap_or(Duration::MAX);
@@ -87,9 +92,15 @@ impl Server {
                 .build()
                 .into(),
             address: trimmed.to_owned(),
+            shown: shown(trimmed),
             authorization: key.map(|key| format!("Bearer {key}")),
             timeout,
         })
+    }
+
+    /// The address as everybody may read it.
+    pub(super) fn shown(&self) -> &str {
+        &self.shown
     }
 
     /// Names of the models that the server has, adapters among them; `None` where it lists none.
@@ -124,7 +135,7 @@ impl Server {
             return Ok(());
         }
         Err(ServerError::UnknownModel {
-            address: self.address.clone(),
+            address: self.shown.clone(),
             model: model.to_owned(),
             known: match known {
                 [] => vec!["it lists none".to_owned()],
@@ -175,7 +186,7 @@ impl Server {
             })?;
         }
         stream.end().ok_or_else(|| ServerError::Broken {
-            address: self.address.clone(),
+            address: self.shown.clone(),
             reason: "the stream ended before the text did".to_owned(),
         })
     }
@@ -183,7 +194,7 @@ impl Server {
     /// The error of a model that says nothing.
     pub(super) fn no_text(&self, model: &str) -> ServerError {
         ServerError::NoText {
-            address: self.address.clone(),
+            address: self.shown.clone(),
             model: model.to_owned(),
         }
     }
@@ -202,8 +213,12 @@ impl Server {
     fn unreachable(&self, error: ureq::Error) -> ServerError {
         match error {
             ureq::Error::Timeout(_) => self.timed_out(),
+            // Its text has the whole address.
+            ureq::Error::BadUri(_) => ServerError::Address {
+                address: self.shown.clone(),
+            },
             error => ServerError::Unreachable {
-                address: self.address.clone(),
+                address: self.shown.clone(),
                 source: Box::new(error),
             },
         }
@@ -211,7 +226,7 @@ impl Server {
 
     fn timed_out(&self) -> ServerError {
         ServerError::TimedOut {
-            address: self.address.clone(),
+            address: self.shown.clone(),
             seconds: self.timeout.as_secs_f64(),
         }
     }
@@ -221,7 +236,7 @@ impl Server {
         match inner {
             Some(ureq::Error::Timeout(_)) => self.timed_out(),
             _ => ServerError::Broken {
-                address: self.address.clone(),
+                address: self.shown.clone(),
                 reason: error.to_string(),
             },
         }
@@ -232,7 +247,7 @@ impl Server {
         let answer: Option<Value> = serde_json::from_str(text).ok();
         let message = answer.as_ref().and_then(told);
         ServerError::Refused {
-            address: self.address.clone(),
+            address: self.shown.clone(),
             status,
             message: beginning(message.as_deref().unwrap_or(text)),
         }
@@ -240,7 +255,7 @@ impl Server {
 
     fn not_json(&self, text: &str) -> ServerError {
         ServerError::NotJson {
-            address: self.address.clone(),
+            address: self.shown.clone(),
             begins: beginning(text),
         }
     }
@@ -252,10 +267,18 @@ impl Server {
             Err(_) => self.not_json(text),
             Ok(answer) if told(&answer).is_some() => self.refused(200, text),
             Ok(_) => ServerError::NotStreamed {
-                address: self.address.clone(),
+                address: self.shown.clone(),
                 begins: beginning(text),
             },
         }
+    }
+}
+
+/// An address without a name and a password in it, whether it has a scheme or not.
+fn shown(address: &str) -> String {
+    match address.contains(SCHEME_END) {
+        true => hidden(address),
+        false => hidden(&format!("{SCHEME_END}{address}")).replacen(SCHEME_END, "", 1),
     }
 }
 
@@ -264,5 +287,26 @@ fn beginning(text: &str) -> String {
     match text.trim() {
         "" => "nothing".to_owned(),
         text => text.chars().take(MESSAGE).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_of_addresses_are_not_shown() {
+        for (address, expected) in [
+            ("http://127.0.0.1:8000", "http://127.0.0.1:8000"),
+            ("http://user:pw@host:8000/v1/", "http://(left out)@host:8000"),
+            ("https://user:p@w@host", "https://(left out)@host"),
+        ] {
+            assert_eq!(Server::new(address, 1.0).unwrap().shown(), expected);
+        }
+        for address in ["user:pw@host:8000", "htp://user:pw@host:8000"] {
+            let error = Server::new(address, 1.0).err().unwrap().to_string();
+            assert!(error.contains("(left out)@host:8000` is no address"), "{error}");
+            assert!(!error.contains("pw"), "{error}");
+        }
     }
 }

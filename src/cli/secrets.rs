@@ -1,4 +1,4 @@
-//! Secrets in the words of a command and in lines that it prints, which a report leaves out.
+//! Secrets in words of commands, in lines that they print and in addresses, which nothing that is shown has.
 
 use std::ffi::OsString;
 use std::sync::LazyLock;
@@ -39,14 +39,14 @@ static SECRETS: LazyLock<Vec<(Regex, &'static str)>> = LazyLock::new(|| {
 });
 
 /// A text without what looks like a secret in it.
-pub(super) fn hidden(text: &str) -> String {
+pub(in crate::cli) fn hidden(text: &str) -> String {
     SECRETS.iter().fold(text.to_owned(), |shown, (pattern, instead)| {
         pattern.replace_all(&shown, *instead).into_owned()
     })
 }
 
 /// The words of a command, without values that look like secrets.
-pub(super) fn without_secrets(command: &[OsString]) -> Vec<String> {
+pub(in crate::cli) fn without_secrets(command: &[OsString]) -> Vec<String> {
     let mut hides_next = false;
     let words = command.iter().map(|word| {
         let word = word.to_string_lossy();
