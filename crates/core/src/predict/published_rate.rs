@@ -192,19 +192,21 @@ const NEAR: f64 = 1.5;
 /// Weight of a difference in the length of rows, which decides between rows that are as near otherwise.
 const LENGTH_WEIGHT: f64 = 0.1;
 
-/// The published rate that is nearest in parameters and peak, among those of the method.
+/// The published rate that is nearest in parameters and peak, among those of the method that are near in both.
 ///
 /// # Errors
 /// A device without data sheet; no row that is near.
 pub fn nearest_rate(asked: &AskedRate) -> Result<NearRate, NoPublishedRate> {
     let sheet = asked.sheet.ok_or(NoPublishedRate::NoSheet)?;
     let of_method = PUBLISHED_RATES.iter().filter(|row| row.method == asked.method);
-    let near = of_method.filter_map(|row| NearRate::new(row, asked, sheet));
-    let nearest = near.min_by(|one, other| one.distance().total_cmp(&other.distance()));
-    let nearest = nearest.ok_or(NoPublishedRate::NoRow { method: asked.method })?;
-    match nearest.is_near() {
-        true => Ok(nearest),
-        false => Err(NoPublishedRate::TooFar { nearest }),
+    let mut rows: Vec<NearRate> = of_method.filter_map(|row| NearRate::new(row, asked, sheet)).collect();
+    rows.sort_by(|one, other| one.distance().total_cmp(&other.distance()));
+    // The nearest of all may be too far in one of the two, and the next one in neither.
+    let near = rows.iter().find(|row| row.is_near());
+    match (near, rows.first()) {
+        (Some(near), _) => Ok(*near),
+        (None, Some(nearest)) => Err(NoPublishedRate::TooFar { nearest: *nearest }),
+        (None, None) => Err(NoPublishedRate::NoRow { method: asked.method }),
     }
 }
 
@@ -298,6 +300,23 @@ mod tests {
         let found = nearest_rate(&asked(8.03e9, Qlora, "RTX A6000")).unwrap();
         assert_eq!(found.row.device, "RTX 4090");
         assert!((found.peak_ratio - 165.2 / 154.8).abs() < 1e-9, "{found}");
+    }
+
+    #[test]
+    fn a_row_that_is_near_in_both_goes_before_a_nearer_one_that_is_too_far_in_one() {
+        // Between the 165.2 TFLOP/s of the 4090, whose own rows have 8.03 billion parameters, and the 312 of the A100.
+        let between: &'static DataSheet = Box::leak(Box::new(DataSheet {
+            matrix: 210e12,
+            ..*device("A100 80GB").unwrap()
+        }));
+        let asked = AskedRate {
+            sheet: Some(between),
+            sequence_length: 2048,
+            ..asked(5.2e9, Lora, "A100 80GB")
+        };
+        let found = nearest_rate(&asked).unwrap();
+        assert_eq!(found.row.device, "A100 80GB", "{found}");
+        assert!(found.is_near() && found.row.parameters > 7e9, "{found}");
     }
 
     #[test]
