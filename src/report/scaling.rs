@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::lengths::percent;
 use peft_tune_core::objective::{LINK_S, STEP_S, THROUGHPUT};
-use peft_tune_core::predict::LINK_BOUND;
+use peft_tune_core::predict::{LINK_BOUND, LINK_BOUND_HELP};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{Metrics, Trial, TrialNumber};
 
@@ -162,9 +162,7 @@ impl fmt::Display for MeasuredScaling {
         match (self.is_link_bound(), divides_processor) {
             (false, _) => Ok(()),
             (true, true) => f.write_str(", or for processes that are not done yet"),
-            (true, false) => {
-                f.write_str(": the link is the bottleneck; take larger micro-batches, or more of them in a step")
-            }
+            (true, false) => write!(f, ": the link is the bottleneck; {LINK_BOUND_HELP}"),
         }
     }
 }

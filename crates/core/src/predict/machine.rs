@@ -30,7 +30,8 @@ impl Machine {
         }
     }
 
-    /// Link between several such devices; `None` where they are parts of one host, or nothing is known of it.
+    /// Link between several such devices: for processes on the sheet of a host its memory. `None` where nothing is known of it, as on a
+    /// machine that was measured.
     pub fn link(&self) -> Option<Link> {
         match self {
             Self::DataSheet(sheet) => Some(sheet.link()),

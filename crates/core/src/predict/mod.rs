@@ -64,7 +64,7 @@ pub use predictor::Predictor;
 pub use published_rate::{
     AskedRate, NearRate, NoPublishedRate, PUBLISHED_RATES, PublishedRate, TuningMethod, nearest_rate,
 };
-pub use scaling::{LINK_BOUND, Scaling, StepSpeed};
+pub use scaling::{LINK_BOUND, LINK_BOUND_HELP, Scaling, StepSpeed};
 pub use seconds::Seconds;
 pub use segment::{Models, Segment, StepModel, TrainedModel};
 pub use step_costs::{KindCosts, PartCosts, StepCosts};

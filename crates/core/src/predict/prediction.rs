@@ -21,7 +21,7 @@ pub struct Prediction {
     pub bytes: Bytes,
     /// Seconds of a step; zero where the machine's speed is not known.
     pub seconds: Seconds,
-    /// Seconds of these in which GPUs wait for their link; 0 on one device, and on a host.
+    /// Seconds of these in which devices wait for their link; 0 on one device, and where no link is known.
     pub link_s: f64,
     /// Tokens of a step.
     pub tokens: f64,

@@ -16,6 +16,8 @@ use super::prediction::Prediction;
 
 /// Share of a step's time from which on waits for other devices are called the bottleneck.
 pub const LINK_BOUND: f64 = 0.1;
+/// Help where waits for other devices are the bottleneck: fewer of them for each token.
+pub const LINK_BOUND_HELP: &str = "take larger micro-batches, or more of them in a step";
 
 /// Speed of a step on some devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -88,9 +90,7 @@ impl fmt::Display for Scaling {
         };
         write!(f, "{:.1}% of a step waits for {link}", 100.0 * link_share)?;
         match self.is_link_bound() {
-            true => f.write_str(
-                "; the link is the bottleneck: take larger micro-batches, or weights that are not shared out",
-            ),
+            true => write!(f, "; the link is the bottleneck: {LINK_BOUND_HELP}"),
             false => Ok(()),
         }
     }
@@ -123,7 +123,7 @@ mod tests {
             "4 are 3.00 times as fast as one, an efficiency of 75%: 5.0% of a step waits for NVLink 4 at 338 GB/s one way"
         );
         let slow = scaling("L4", 0.5);
-        assert!(slow.is_link_bound() && slow.to_string().contains("the link is the bottleneck"));
+        assert!(slow.is_link_bound() && slow.to_string().contains("the link is the bottleneck: take larger"));
     }
 
     #[test]
