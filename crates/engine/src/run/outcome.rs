@@ -75,7 +75,8 @@ impl RunProgress {
         }
     }
 
-    /// Goes back to where a checkpoint was written. The best evaluation stays the best of all that were made, and so do the returns.
+    /// Goes back to where a checkpoint was written. The best evaluation stays the best of all that were made, and so do the returns and
+    /// the time that was spent.
     pub(super) fn return_to(&mut self, checkpoint: Self, back_off: BackOff) {
         let mut back_offs = std::mem::take(&mut self.back_offs);
         back_offs.push(back_off);
@@ -89,6 +90,8 @@ impl RunProgress {
             } else {
                 0
             },
+            seconds: self.seconds,
+            beside: self.beside,
             shared_with: self.shared_with.max(checkpoint.shared_with),
             ..checkpoint
         };
@@ -184,5 +187,31 @@ mod tests {
         assert_eq!(take(4, 2.0), (true, 0));
         assert_eq!(progress.best, Some(BestEvaluation { step: 4, loss: 2.0 }));
         assert_eq!((progress.seconds, progress.beside.evaluation_s), (4.0, 4.0));
+    }
+
+    #[test]
+    fn a_return_takes_no_time_back() {
+        let at = |step: u64| {
+            serde_json::from_value(serde_json::json!({"step": step, "tokens": 8 * step, "loss_scale": null}))
+        };
+        let checkpoint = RunProgress::new(at(2).unwrap());
+        let mut progress = RunProgress {
+            seconds: 9.0,
+            beside: Beside {
+                checkpoint_s: 1.0,
+                ..Beside::default()
+            },
+            last_loss: Some(3.0),
+            ..RunProgress::new(at(5).unwrap())
+        };
+        let back_off = BackOff {
+            at_step: 5,
+            to_step: 2,
+            learning_rate: 1e-3,
+        };
+        progress.return_to(checkpoint, back_off);
+        assert_eq!((progress.seconds, progress.beside.checkpoint_s), (9.0, 1.0));
+        assert_eq!((progress.trainer.step, progress.last_loss), (2, None));
+        assert_eq!(progress.back_offs.len(), 1);
     }
 }
