@@ -122,7 +122,7 @@ fn device_of(settings: &RankSettings) -> Result<RankDevice, RankError> {
 fn follow(order: TrainingOrder, rank: RankDevice) -> Result<(), RankError> {
     let TrainingOrder { recipe, output } = order;
     let files = ModelFiles::resolve_weights(&recipe.model, &mut ())?;
-    let data = PreparedData::of_recipe(&recipe, &files).map_err(RunError::from)?;
+    let data = PreparedData::of_training(&recipe, &files).map_err(RunError::from)?;
     let (share, device) = (
         RankShare::of(&recipe, rank.collective.as_ref()),
         device::open(&rank.device)?,

@@ -68,6 +68,20 @@ pub(in crate::cli) fn prepared(
     PreparedData::of_recipe(recipe, files).map_err(CliError::bad_input)
 }
 
+/// The data of a recipe like [`prepared`], without the rows of `data.retain`, for commands that evaluate nothing on them.
+///
+/// # Errors
+/// Errors of [`prepared`].
+pub(in crate::cli) fn prepared_for_training(
+    recipe: &Recipe,
+    files: &ModelFiles,
+    reading: Reading,
+) -> Result<PreparedData, CliError> {
+    let mut recipe = recipe.clone();
+    recipe.data.retain.clear();
+    prepared(&recipe, files, reading)
+}
+
 /// The tokens of a text or of a chat, made in a process of their own as [`prepared`] does it.
 ///
 /// # Errors

@@ -107,7 +107,7 @@ impl TrainedTokens {
     /// # Errors
     /// Why they cannot be had: the model or a file of data is not there, or cannot be read any more.
     fn of(recipe: &Recipe, facts: &KnownFacts) -> Result<Self, String> {
-        let prepared = PreparedData::of_recipe(recipe, &model_files(recipe, facts)?);
+        let prepared = PreparedData::of_training(recipe, &model_files(recipe, facts)?);
         prepared.map(Self).map_err(|error| error.to_string())
     }
 

@@ -104,7 +104,7 @@ impl TrialFiles {
         let length = length_of(plan)?;
         let files = ModelFiles::resolve_for_transformers(&asked.model, &mut ()).map_err(CliError::bad_input)?;
         // The recipe's own seed decides which rows are held out, whatever the trial's is.
-        let data = PreparedData::of_recipe(asked, &files).map_err(CliError::bad_input)?;
+        let data = PreparedData::of_training(asked, &files).map_err(CliError::bad_input)?;
         let (mut recipe, train) = (asked.clone(), plan.train.as_ref());
         let seed_offset = train.map_or(0, |train| train.seed_offset);
         recipe.training.seed = recipe.training.seed.wrapping_add(seed_offset);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::trained_recipe::{recipe_beside, take_template, write_template};
 use crate::cli::CliError;
-use crate::cli::data::prepare::prepared;
+use crate::cli::data::prepare::prepared_for_training;
 use crate::cli::options::compute::{ComputeArgs, base_of};
 use crate::cli::terminal::download_progress::DownloadProgress;
 use crate::cli::terminal::output::{tell, write_result};
@@ -244,7 +244,7 @@ fn kept(adapter: &Path, files: &ModelFiles, base: &Arc<BaseModel>, form: Quantiz
              merged model"
         )));
     }
-    let data = prepared(&plain, files, Reading::shown())?;
+    let data = prepared_for_training(&plain, files, Reading::shown())?;
     plain = Recipe {
         precision: base.precision(),
         ..plain.in_fp32()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::ceilings::MachineCeilings;
 use crate::cli::CliError;
-use crate::cli::data::prepare::prepared;
+use crate::cli::data::prepare::prepared_for_training;
 use crate::cli::machine::record::machine;
 use crate::cli::options::compute::ComputeArgs;
 use crate::cli::options::database::DatabaseArgs;
@@ -58,7 +58,7 @@ impl<'a> Bench<'a> {
     pub(super) fn load(settings: BenchSettings<'a>, recipe: &Recipe) -> Result<Self, CliError> {
         let files = ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default())
             .map_err(CliError::bad_input)?;
-        let data = prepared(recipe, &files, Reading::shown())?;
+        let data = prepared_for_training(recipe, &files, Reading::shown())?;
         for warning in data.warnings() {
             tell(format_args!("warning: {warning}"));
         }

@@ -7,7 +7,7 @@ use crate::cli::CliError;
 use crate::cli::data::mixture;
 use crate::cli::data::model_family::{TRAIN_IN_TRL, architecture_of};
 use crate::cli::data::model_warnings::tell_of_model;
-use crate::cli::data::prepare::prepared;
+use crate::cli::data::prepare::prepared_for_training;
 use crate::cli::terminal::output::tell;
 use crate::cli::terminal::reading_progress::Reading;
 use crate::cli::terminal::signals::{First, Reaction};
@@ -19,7 +19,7 @@ use peft_tune_engine::run::{RunError, TrainingRun};
 
 /// The data of a recipe, with the warnings that belong to them.
 pub(in crate::cli) fn data_of(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, CliError> {
-    let data = prepared(recipe, files, Reading::shown())?;
+    let data = prepared_for_training(recipe, files, Reading::shown())?;
     let architecture = architecture_of(&files.config, TRAIN_IN_TRL)?;
     data.check_fits(&architecture).map_err(CliError::bad_input)?;
     tell_of_model(&architecture, recipe.adapter.as_slice());

@@ -231,6 +231,15 @@ fn masked_labels_of_tokenised_rows_count_as_such() {
 }
 
 #[test]
+fn rows_that_trials_are_evaluated_on_are_not_read() {
+    let data = "{train: rows.jsonl, held_out: rows.jsonl, format: tokenized, retain: torn.jsonl}";
+    let place = Workplace::new(&[("data", data)]);
+    std::fs::write(place.path("torn.jsonl"), "no row\n").unwrap();
+    let told = place.train(&["--output", "out"]);
+    assert_eq!(told.last().unwrap()["ending"], "finished");
+}
+
+#[test]
 fn what_the_engine_warns_of_is_told() {
     let place = Workplace::new(&[("training", "{length: {steps: 2}}")]);
     let trained = |name| place.refused(0, &["--output", name, "--json"]);

@@ -80,6 +80,17 @@ impl PreparedData {
         Self::checked(recipe, files, Check::Entries)
     }
 
+    /// [`PreparedData::of_recipe`] without the rows of `data.retain`, for who trains and does not evaluate on them: their files are not
+    /// looked at.
+    ///
+    /// # Errors
+    /// See [`DataError`].
+    pub fn of_training(recipe: &Recipe, files: &ModelFiles) -> Result<Self, DataError> {
+        let mut recipe = recipe.clone();
+        recipe.data.retain.clear();
+        Self::of_recipe(&recipe, files)
+    }
+
     /// [`PreparedData::of_recipe`] for who makes the data ready that others read: a damaged cache file is made anew,
     /// wherever the damage is.
     ///

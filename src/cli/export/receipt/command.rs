@@ -132,7 +132,7 @@ fn take(
     let recipe = export.recipe;
     let files =
         ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
-    let data = PreparedData::of_recipe(recipe, &files).map_err(CliError::bad_input)?;
+    let data = PreparedData::of_training(recipe, &files).map_err(CliError::bad_input)?;
     let source = BatchSource::of_recipe(&data, recipe).map_err(CliError::bad_input)?;
     let total_steps = source.steps(recipe.training.length);
     let device = if device::gpu_count() > 0 { "cuda:0" } else { "cpu" };

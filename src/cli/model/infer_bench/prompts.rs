@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::cli::CliError;
-use crate::cli::data::prepare::{prepared, prompt_tokens};
+use crate::cli::data::prepare::{prepared_for_training, prompt_tokens};
 use crate::cli::data::study_file::recipe_with_data_of;
 use crate::cli::data::study_rows::files_of;
 use crate::cli::terminal::output::tell;
@@ -73,7 +73,7 @@ fn texts_of_rows(path: &Path) -> Result<Vec<String>, CliError> {
             recipe.model
         ))
     })?;
-    let data = prepared(&recipe, &files, Reading::shown())?;
+    let data = prepared_for_training(&recipe, &files, Reading::shown())?;
     let tokenizer = Tokenizer::open(&files.tokenizer).map_err(CliError::bad_input)?;
     let front = tokenizer.encode_open("").map_err(CliError::bad_input)?.ids;
     let rows = data.held_out().beginnings(ROWS, ROW_TOKENS);
