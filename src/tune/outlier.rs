@@ -10,7 +10,7 @@
 //! settings may be slower than predicted, and one of them that is measured again shows that. Others than disturbances are
 //! never suspected: nothing makes a program faster than it is.
 
-use peft_tune_engine::profile::median;
+use peft_tune_core::{median, normal_deviation};
 
 /// Trials below which nothing is said.
 const FEWEST: usize = 6;
@@ -27,7 +27,7 @@ pub(super) fn suspicion(ratio: f64, others: &[f64], reproduced: &[f64]) -> Optio
         return None;
     }
     let center = median(others.iter().copied())?;
-    let spread = 1.4826 * median(others.iter().map(|other| (other - center).abs()))?;
+    let spread = normal_deviation(others.iter().copied(), center)?;
     let is_low = ratio < center - (DEVIATIONS * spread).max(FACTOR.ln());
     let is_alone = reproduced.iter().all(|known| ratio < known - SAME.ln());
     (is_low && is_alone).then(|| 1.0 - (ratio - center).exp())

@@ -12,6 +12,7 @@ const CRATES: &[(&str, &[&str])] = &[
         &[
             "bounded",
             "hexadecimal",
+            "median",
             "protobuf",
             "python_json",
             "quantity",

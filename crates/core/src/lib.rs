@@ -10,11 +10,12 @@
 //! | 4 | [`predict`] |
 //! | 3 | [`plan`], [`space`] |
 //! | 2 | [`study`] |
-//! | 1 | [`architecture`], [`bounded`], [`fn@hexadecimal`], [`objective`], [`mod@panic`], [`protobuf`], [`python_json`], [`quantity`], [`recipe`], [`score`], [`whole_file`] |
+//! | 1 | [`architecture`], [`bounded`], [`fn@hexadecimal`], [`fn@median`], [`objective`], [`mod@panic`], [`protobuf`], [`python_json`], [`quantity`], [`recipe`], [`score`], [`whole_file`] |
 
 pub mod architecture;
 pub mod bounded;
 mod hexadecimal;
+mod median;
 pub mod objective;
 pub mod panic;
 pub mod plan;
@@ -29,3 +30,4 @@ pub mod study;
 pub mod whole_file;
 
 pub use hexadecimal::hexadecimal;
+pub use median::{median, normal_deviation};

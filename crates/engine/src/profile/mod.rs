@@ -52,8 +52,10 @@ pub use reference::Reference;
 pub use requests::{RequestLoad, RequestPoint, measure_requests};
 pub use resident::{field_bytes, own_status_bytes, peak_resident_bytes, reset_peak_resident, resident_bytes};
 pub use sample::DeviceSample;
-pub use steady::{Median, Throughput, WarmupDetector, median};
+pub use steady::{Median, Throughput, WarmupDetector};
 pub use tensorboard::{BrokenRecord, EventReader, HparamValue, ScalarEvent, TensorBoard, TrialLog, TrialStart};
 pub use torch_trace::{TraceError, read_torch_trace};
 pub use trace::Trace;
 pub use write_error::WriteError;
+
+pub use peft_tune_core::median;

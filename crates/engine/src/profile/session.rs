@@ -8,13 +8,14 @@ use super::data_facts::waits_of;
 use super::profile_error::ProfileError;
 use super::profile_inputs::{ProfileSettings, StepLog};
 use super::sample::{EnergyMeter, EnergyUse};
-use super::steady::{Throughput, WarmupDetector, median};
+use super::steady::{Throughput, WarmupDetector};
 use super::{DataWaits, DeviceMemory, EvaluationCost, HostMemory, SpanTiming, SpannedSteps, StepFacts};
 use crate::base::BaseModel;
 use crate::data::{BatchSource, Prefetch, PreparedData, evaluation_batches};
 use crate::span;
 use crate::span::{MemoryReading, Probe, Recording, SpanRecord, SpanTree, StepPhase};
 use crate::{StepEvent, Trainer};
+use peft_tune_core::median;
 use peft_tune_core::recipe::{PrecisionSchedule, Recipe};
 
 /// Fewest measured steps: the interval of a median means little below.

@@ -7,6 +7,8 @@
 //! | spread | 1 | 1.4826 x median absolute deviation / median: the relative standard deviation of normal noise |
 //! | interval | 1 | half width of the 95% confidence interval of the median (order statistics), over the median |
 
+use peft_tune_core::{median, normal_deviation};
+
 /// Two neighbouring steps within this relative distance end the warm-up.
 const AGREEMENT: f64 = 0.1;
 
@@ -70,10 +72,8 @@ impl Throughput {
             .map(|(seconds, tokens)| *tokens as f64 / seconds.max(1e-9))
             .collect();
         rates.sort_by(f64::total_cmp);
-        let center = median_of_sorted(&rates)?;
-        let mut deviations: Vec<f64> = rates.iter().map(|rate| (rate - center).abs()).collect();
-        deviations.sort_by(f64::total_cmp);
-        let spread = 1.4826 * median_of_sorted(&deviations)? / center;
+        let center = median(rates.iter().copied())?;
+        let spread = normal_deviation(rates.iter().copied(), center)? / center;
         Some(Self {
             tokens_per_s: center,
             spread,
@@ -95,28 +95,12 @@ impl Median {
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
-        let value = median_of_sorted(&sorted)?;
+        let value = median(sorted.iter().copied())?;
         let interval = match value {
             0.0 => 0.0,
             value => median_interval(&sorted) / value.abs(),
         };
         Some(Self { value, interval })
-    }
-}
-
-/// Median of values; `None` without one.
-pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.into_iter().collect();
-    values.sort_by(f64::total_cmp);
-    median_of_sorted(&values)
-}
-
-fn median_of_sorted(values: &[f64]) -> Option<f64> {
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        n if n % 2 == 1 => Some(values[middle]),
-        _ => Some((values[middle - 1] + values[middle]) / 2.0),
     }
 }
 

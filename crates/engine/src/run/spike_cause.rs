@@ -9,8 +9,9 @@
 //! Rows stand out as losses do ([`limit_of`]). Where the values themselves became worse, other rows have higher losses too, and no row
 //! is blamed. What nothing explains is unclear.
 
-use super::spike_watch::{limit_of, median};
+use super::spike_watch::limit_of;
 use crate::SpikeStep;
+use peft_tune_core::median;
 use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_core::study::SpikeCause;
 

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use super::update_sample::UpdateSample;
 use crate::{Parameters, SpikeStep, StepEvent};
 use peft_tune_core::study::SpikeCause;
+use peft_tune_core::{median, normal_deviation};
 
 /// Steps that are kept.
 const KEPT: usize = 40;
@@ -18,8 +19,6 @@ const LEAST: usize = 8;
 const MOST: usize = 16;
 /// Standard deviations from the median from which on something stands out.
 const DEVIATIONS: f64 = 6.0;
-/// Standard deviations of a normal distribution in its median absolute deviation.
-const NORMAL: f64 = 1.4826;
 /// Steps of a spike after which it is told again.
 const PERSISTS: usize = 4;
 
@@ -99,21 +98,8 @@ pub(super) fn limit_of(usual: &[f64]) -> f64 {
     let Some(middle) = median(usual.iter().copied()) else {
         return f64::INFINITY;
     };
-    let apart = usual.iter().map(|one| (one - middle).abs());
-    let deviation = NORMAL * median(apart).unwrap_or_default();
+    let deviation = normal_deviation(usual.iter().copied(), middle).unwrap_or_default();
     middle + (DEVIATIONS * deviation).max(SpikeCause::NATS)
-}
-
-/// The median; `None` of nothing.
-pub(super) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        count if count % 2 == 1 => Some(values[middle]),
-        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
-    }
 }
 
 #[cfg(test)]
@@ -164,10 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn medians_are_of_what_is_there() {
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), Some(2.0));
-        assert_eq!(median([4.0, 1.0].into_iter()), Some(2.5));
-        assert_eq!(median([].into_iter()), None);
+    fn nothing_stands_out_from_nothing() {
         assert_eq!(limit_of(&[]), f64::INFINITY);
     }
 }
