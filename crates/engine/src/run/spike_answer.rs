@@ -74,6 +74,7 @@ impl TrainingRun {
             learning_rate: self.trainer.learning_rate(),
             at_step,
             total_steps: self.total_steps(),
+            is_number: spike.is_finite,
             recent: &recent,
             loss_in_fp32,
             suspects: &suspects,

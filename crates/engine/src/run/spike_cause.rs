@@ -30,6 +30,8 @@ pub(super) struct SpikeFacts<'a> {
     pub learning_rate: f64,
     pub at_step: u64,
     pub total_steps: u64,
+    /// Whether what is no good is a number, if a high one: not so a loss, norm or value that is infinite or NaN.
+    pub is_number: bool,
     /// The last steps, the spike last.
     pub recent: &'a [SpikeStep],
     /// Loss of the batch in F32, on the values that the step began with; in fp16 only.
@@ -167,9 +169,17 @@ impl SpikeFacts<'_> {
         self.others.len() >= LEAST_ROWS && now.is_none_or(|now| now - usual > (at - usual) / 2.0)
     }
 
+    /// The step whose update made the values that are no good; `None` where no update was made. The loss of a step is that of the values
+    /// which the updates before it left. Where that and the gradients are numbers, and what came behind the step is not, it was its own.
+    fn last_update(&self) -> Option<&SpikeStep> {
+        match !self.is_number && self.is_finite() {
+            true => self.recent.last(),
+            false => self.before().last(),
+        }
+    }
+
     fn rate(&self) -> Option<(SpikeCause, Vec<String>)> {
-        // The loss of a step is that of the values which the updates before it left.
-        let last = self.before().last()?;
+        let last = self.last_update()?;
         let mut evidence = Vec::new();
         let share = last
             .update
@@ -208,7 +218,7 @@ impl SpikeFacts<'_> {
     }
 
     fn unclear(&self) -> Vec<String> {
-        let what = match self.before().is_empty() {
+        let what = match self.last_update().is_none() {
             true => {
                 "no update had been made since the training began or was resumed: the values that it began with give this loss"
             }
@@ -256,7 +266,7 @@ impl SpikeFacts<'_> {
                 help.extend(clip);
             }
             SpikeCause::Unclear => {
-                help.push(match self.before().is_empty() {
+                help.push(match self.last_update().is_none() {
                     true => "look at the base model and at what `adapter_init` names".to_owned(),
                     false => "lower `learning_rate`, and train with `precision: fp32` to see whether it happens there"
                         .to_owned(),
@@ -279,7 +289,7 @@ mod tests {
             loss: Some(loss).filter(|loss| loss.is_finite()),
             learning_rate: 1e-3,
             grad_norm: Some(1.0).filter(|_| loss.is_finite()),
-            update: Some(update),
+            update: Some(update).filter(|update| update.is_finite()),
             values: Some(0.02),
         }
     }
@@ -296,6 +306,7 @@ mod tests {
             learning_rate: 1e-3,
             at_step: recent.last().unwrap().step,
             total_steps: 100,
+            is_number: recent.last().unwrap().loss.is_some(),
             recent,
             loss_in_fp32: None,
             suspects: &[],
@@ -361,6 +372,16 @@ mod tests {
         assert_eq!(
             judgement.evidence[1],
             "its rows have a usual loss on the values after step 1: 6.1500"
+        );
+        // The values became infinite behind a step whose own loss was a number.
+        let recent = [step(1, 6.0, 0.0), step(2, 6.0, f64::INFINITY)];
+        let mut facts = self::facts(&recipe, &recent);
+        facts.is_number = false;
+        let judgement = facts.judge();
+        assert_eq!(judgement.cause, SpikeCause::Rate);
+        assert_eq!(
+            judgement.evidence[0],
+            "the update of step 2 left values that are no numbers"
         );
         // Nothing was looked at, and the updates were small.
         let recent = spiking(f64::NAN);
