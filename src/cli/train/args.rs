@@ -42,7 +42,7 @@ pub(in crate::cli) struct Args {
     /// Write a checkpoint after every N steps [default: a tenth of the training].
     #[arg(long, value_name = "N", value_parser = counts::<u64>(1..=u64::MAX))]
     checkpoint_every: Option<u64>,
-    /// Keep the last K checkpoints.
+    /// Keep the last K checkpoints; two at least to back off.
     #[arg(long, value_name = "K", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     keep_checkpoints: u16,
     /// Log one step in N to the event file and the screen, besides the first and the last.

@@ -1,5 +1,6 @@
 //! Spikes and divergences: what is found of them, and the return to a checkpoint at a lower rate.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use serde_json::Value;
@@ -57,8 +58,8 @@ fn a_rate_that_is_too_high_is_named_with_the_steps_that_led_there() {
     }
 }
 
-#[test]
-fn a_row_that_is_unlike_the_others_is_named() {
+/// A training of 38 steps on four rows each, which are all alike but for those in some lines.
+fn with_garbage(lines: RangeInclusive<usize>) -> Workplace {
     // Printable characters in no order.
     let mut state = 12_345_u32;
     let mut draw = || {
@@ -86,13 +87,19 @@ fn a_row_that_is_unlike_the_others_is_named() {
         ("training", "{length: {steps: 38}, shuffle: false}"),
     ]);
     let rows: String = (1..=160)
-        .map(|line| match line {
-            142 => row(&garbage),
-            _ => row("odim oluh ohofen luf usifen sep."),
+        .map(|line| match lines.contains(&line) {
+            true => row(&garbage),
+            false => row("odim oluh ohofen luf usifen sep."),
         })
         .map(|row| format!("{row}\n"))
         .collect();
     std::fs::write(place.path("rows.jsonl"), rows).unwrap();
+    place
+}
+
+#[test]
+fn a_row_that_is_unlike_the_others_is_named() {
+    let place = with_garbage(142..=142);
     for (output, show) in [("placed", &[][..]), ("shown", &["--show-rows"][..])] {
         // Whoever backs off does not do so for a row: it would spike at any rate.
         let asked = ["--output", output, "--on-spike", "back-off"];
@@ -113,6 +120,24 @@ fn a_row_that_is_unlike_the_others_is_named() {
             _ => assert!(rows[0]["text"].as_str().unwrap().contains("Oskel"), "{spike}"),
         }
         assert_eq!(reports(&place, output)[0]["at_step"], 36);
+    }
+}
+
+#[test]
+fn values_that_spike_are_not_returned_to() {
+    // Of the rows of step 36 none stands out from the others.
+    let place = with_garbage(141..=144);
+    let asked = ["--output", "out", "--on-spike", "back-off"];
+    // One checkpoint is asked for, and its values are those that spike.
+    let told = place.train(&[&asked[..], &["--checkpoint-every", "1", "--keep-checkpoints", "1"]].concat());
+    let back_offs = told.last().unwrap()["back_offs"].as_array().unwrap();
+    assert!(!back_offs.is_empty());
+    for back_off in back_offs {
+        assert_eq!(
+            (&back_off["at_step"], &back_off["to_step"]),
+            (&36.into(), &34.into()),
+            "{back_off}"
+        );
     }
 }
 
@@ -173,6 +198,13 @@ fn backed_off(place: &Workplace) {
     let answers = reports.iter().map(|report| &report["answer"]["backed_off"]);
     assert!(answers.filter(|answer| !answer.is_null()).eq(back_offs), "{reports:?}");
     assert_eq!(reports[0]["cause"], "rate");
+    for report in &reports {
+        // The values behind the step before give the same loss again.
+        let is_loss = report["what"].as_str().unwrap().starts_with("the training loss");
+        if let Some(to_step) = report["answer"]["backed_off"]["to_step"].as_u64().filter(|_| is_loss) {
+            assert!(to_step + 2 <= report["at_step"].as_u64().unwrap(), "{report}");
+        }
+    }
     let result = golden::json(&place.path("out/result.json"));
     assert_eq!(result["back_offs"], end["back_offs"]);
 }

@@ -24,7 +24,7 @@ pub struct RunSettings {
     pub start: Start,
     /// Steps from one checkpoint to the next; a tenth of the training where absent.
     pub checkpoint_every: Option<u64>,
-    /// Checkpoints that are kept, at least one.
+    /// Checkpoints that are kept, at least one; at least two where the training backs off.
     pub keep_checkpoints: usize,
     /// Ends the training after so many evaluations in a row without a lower held-out loss.
     pub patience: Option<u64>,

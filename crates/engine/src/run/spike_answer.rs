@@ -134,7 +134,7 @@ impl TrainingRun {
     /// Brings the trained values to the last good ones: those of a checkpoint, or of the beginning. Returns the step after which they
     /// were so; `None` where there are none to be had.
     fn good_values(&mut self) -> Result<Option<u64>, RunError> {
-        if let Some((path, progress)) = self.folder.whole_before(self.trainer.steps())? {
+        if let Some((path, progress)) = self.folder.whole_before(self.bad_from())? {
             checkpoint::restore_values(&path, &self.trainer)?;
             return Ok(Some(progress.trainer.step));
         }
@@ -178,14 +178,21 @@ impl TrainingRun {
         Ok(Some(back_off))
     }
 
-    /// The checkpoint to return to: the latest, or one before it where the last return has led to no later step than this.
+    /// The checkpoint to return to: the latest good one, or one before it where the last return has led to no later step than this.
     fn checkpoint_for(&self, at_step: u64) -> Result<Option<(PathBuf, RunProgress)>, RunError> {
+        let bad_from = self.bad_from();
         let last = self.progress.back_offs.last().filter(|last| at_step <= last.at_step);
         if let Some(last) = last
-            && let Some(earlier) = self.folder.whole_before(last.to_step)?
+            && let Some(earlier) = self.folder.whole_before(last.to_step.min(bad_from))?
         {
             return Ok(Some(earlier));
         }
-        self.folder.whole_before(at_step)
+        self.folder.whole_before(bad_from)
+    }
+
+    /// The step whose values are the first that are no good. The loss of a step is that of the values before it, so the values behind the
+    /// step before the first high loss give that loss again.
+    fn bad_from(&self) -> u64 {
+        self.trainer.steps().saturating_sub(self.spikes.high_steps())
     }
 }

@@ -64,12 +64,19 @@ impl SpikeWatch {
         };
         let usual: Vec<f64> = self.losses().collect();
         let is_high = usual.len() >= LEAST && step.loss.is_some_and(|loss| loss > limit_of(&usual));
-        self.high = if is_high { self.high + 1 } else { 0 };
+        // A loss that is no number goes on with what was high before it.
+        let is_worse = step.loss.is_none() && self.high > 0;
+        self.high = if is_high || is_worse { self.high + 1 } else { 0 };
         if self.recent.len() == KEPT {
             self.recent.pop_front();
         }
         self.recent.push_back(step);
         Ok(is_high && (self.high == 1 || self.high == PERSISTS))
+    }
+
+    /// Steps in a row up to the last whose losses were spikes, or no numbers behind spikes.
+    pub(super) fn high_steps(&self) -> u64 {
+        self.high as u64
     }
 
     /// The last steps, the last one last.
@@ -117,6 +124,11 @@ mod tests {
 
     /// Numbers of the steps that are told of these losses.
     fn told(losses: &[f64]) -> Vec<u64> {
+        watched(losses).0
+    }
+
+    /// Numbers of the steps that are told of these losses, and how many up to the last one are high.
+    fn watched(losses: &[f64]) -> (Vec<u64>, u64) {
         let parameters = parameters();
         let mut watch = SpikeWatch::new(&parameters).unwrap();
         let mut told = Vec::new();
@@ -136,7 +148,7 @@ mod tests {
                 told.push(step);
             }
         }
-        told
+        (told, watch.high_steps())
     }
 
     #[test]
@@ -147,6 +159,16 @@ mod tests {
         // Too few to tell, and a spread that explains it.
         assert_eq!(told(&[3.0, 3.0, 9.0]), [0; 0]);
         assert_eq!(told(&[1.0, 5.0, 2.0, 6.0, 1.5, 4.0, 3.0, 5.5, 9.0]), [0; 0]);
+    }
+
+    #[test]
+    fn losses_that_are_no_numbers_go_on_with_high_ones() {
+        let calm = [3.0; 8];
+        let high = |losses: &[f64]| watched(&[&calm[..], losses].concat()).1;
+        assert_eq!(high(&[6.0]), 1);
+        assert_eq!(high(&[6.0, 7.0, f64::NAN]), 3);
+        assert_eq!(high(&[f64::NAN]), 0);
+        assert_eq!(high(&[6.0, 3.0]), 0);
     }
 
     #[test]

@@ -325,7 +325,11 @@ impl TrainingRun {
 
     /// Writes a checkpoint of where the training is.
     pub(super) fn write_checkpoint(&self) -> Result<PathBuf, RunError> {
-        let keep = self.settings.keep_checkpoints;
+        let keep = match self.settings.on_spike {
+            // The values of the last one may be those that spike.
+            OnSpike::BackOff => self.settings.keep_checkpoints.max(2),
+            OnSpike::GoOn => self.settings.keep_checkpoints,
+        };
         self.folder
             .checkpoint(&self.inputs, &self.trainer, &self.progress, keep)
     }
