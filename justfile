@@ -71,6 +71,17 @@ page *args:
 book action="build":
     mdbook {{action}} docs
 
+# The documentation and the planner in it, in target/book (`rustup target add wasm32-unknown-unknown`)
+[group('check')]
+site:
+    mdbook build docs
+    scripts/package/planner.py target/book/planner.html
+
+# Compares the planner with a program and uses it in headless Chromium: `just planner --program target/debug/peft-tune --pictures DIR`
+[group('check')]
+planner *args:
+    node scripts/checks/planner.mjs target/book/planner.html {{args}}
+
 # Shipped search spaces against the printed JSON schemas (`pip install jsonschema ruamel.yaml`)
 [group('check')]
 schemas program="target/debug/peft-tune":

@@ -99,6 +99,10 @@ fn predicted(row: &Value, models: &Value) -> Result<Value, String> {
         "peak_process_gib": prediction.process_bytes as f64 / GIB,
         "tokens_per_s": prediction.tokens_per_s.map(|speed| speed / of_each),
         "fits": fits,
+        "stack": setting.stack.name,
+        "parameters": shape.parameters(),
+        "device": device.map(|device| device.sheet.name),
+        "weights": setting.weights,
     });
     if device.is_none() {
         fields["why"] = json!("no speed and no verdict: the row names no GPU that there is a data sheet of");

@@ -23,6 +23,15 @@ CALIBRATED = {
     "torchtune-readme-models",
 }
 
+# What a row of the CSV says of the setting: as it was predicted, and as its source says it.
+PREDICTED = ["stack", "parameters", "device", "weights"]
+MEASURED = ["model", "method", "num_gpus", "rank", "micro_batch", "grad_accum", "sequence_length", "checkpointing"]
+
+
+def field(value):
+    """A value for readers that split lines at commas."""
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value).replace(",", ";")
+
 
 def group(row):
     source = row["source"]
@@ -142,11 +151,14 @@ def main():
             head = ["machine", "date", "command", "id", "source", "calibrated"]
             for name in ("tensors_gib", "process_gib", "tokens_per_s"):
                 head += [f"published_{name}", f"predicted_{name}"]
-            out.writerow(head)
+            out.writerow(head + PREDICTED + MEASURED)
+            lines = {line["id"]: line for line in lines}
             for row, real, mine, _ in detail:
                 out.writerow(
                     ["any", datetime.date.today(), command, row["id"], row["source"], group(row) in CALIBRATED]
                     + [f"{value:.4g}" if value is not None else "" for pair in zip(real, mine) for value in pair]
+                    + [field(lines[row["id"]][name]) for name in PREDICTED]
+                    + [field(row[name]) for name in MEASURED]
                 )
 
 

@@ -19,8 +19,9 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 most=$((10 * 1024 * 1024))
 
 packed="$folder/packed"
-# The build is ours, below: cargo's own would compile all dependencies anew. Files of an edited tree count as well.
-cargo package --quiet --workspace --locked --no-verify --allow-dirty --target-dir "$packed" 2> "$folder/package.log" || {
+# The build is ours, below: cargo's own would compile all dependencies anew. Files of an edited tree count as well. The page is a part of
+# the documentation, and no registry gets it.
+cargo package --quiet --workspace --exclude peft-tune-page --locked --no-verify --allow-dirty --target-dir "$packed" 2> "$folder/package.log" || {
   cat "$folder/package.log"
   exit 1
 }

@@ -85,7 +85,7 @@ impl Plan {
 
     /// All values, for trials of the usual size.
     fn unfitted(architecture: Option<&Architecture>, rows: &RowTokens, sequence_length: usize) -> Self {
-        let parameters = architecture.map(|architecture| architecture.parameter_count().total() as u64);
+        let parameters = architecture.map(|architecture| architecture.parameter_count().total());
         Self {
             sequence_length,
             micro_batches: MICRO_BATCHES.to_vec(),

@@ -166,7 +166,7 @@ fn shards_give_the_same_model_as_one_file() {
         };
         assert!(values(&one) == values(&two), "{}", tensor.name);
     }
-    assert_eq!(one.bytes(), 4 * one.architecture().parameter_count().total());
+    assert_eq!(one.bytes() as u64, 4 * one.architecture().parameter_count().total());
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn gradients_of_every_kind_of_parameter_match_finite_differences() {
         // The numbers that layers are multiplied with are no parameters.
         let numbers = usize::from(architecture.layer_scalar) * architecture.layers.len();
         assert_eq!(
-            parameters.layout.elements() + numbers,
+            (parameters.layout.elements() + numbers) as u64,
             architecture.parameter_count().total()
         );
         let written = trainer.merged_tensors().unwrap();

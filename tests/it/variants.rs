@@ -147,7 +147,7 @@ fn quantized_weights_train_as_the_values_that_they_stand_for() {
 
 #[test]
 fn quantized_weights_take_the_bytes_that_they_should() {
-    let bytes = |precision| base("ref_llama", precision).bytes();
+    let bytes = |precision| base("ref_llama", precision).bytes() as u64;
     let counts = base("ref_llama", Precision::Fp32).architecture().parameter_count();
     let rest = 2 * (counts.total() - counts.linear);
     assert_eq!(bytes(Precision::Bf16), rest + 2 * counts.linear);

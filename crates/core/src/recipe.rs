@@ -18,6 +18,7 @@ mod optimizer_reads;
 mod precision;
 mod precision_schedule;
 mod quantization_aware;
+mod row_oddities;
 mod schedule;
 pub mod settings;
 mod sharding;
@@ -48,6 +49,7 @@ pub use optimizer_offload::{BadOptimizerOffload, OptimizerOffload, OptimizerOffl
 pub use precision::{BlockConstants, Precision, PrecisionRow};
 pub use precision_schedule::{BadPrecisionSchedule, PrecisionSchedule};
 pub use quantization_aware::{QuantizationAware, QuantizationAwareRow};
+pub use row_oddities::RowOddities;
 pub use schedule::{DecayType, ScheduleKind, ScheduleRow, ScheduleSettings};
 pub use settings::RecipeKey;
 pub use sharding::{BadSharding, Sharding, ShardingRow};

@@ -9,7 +9,7 @@ use peft_tune_engine::data::{on_disk, recognise};
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
 use peft_tune_engine::tokenizer::{Tokenizer, marked_template};
 
-use super::model_config::ModelConfig;
+use super::model_config::read_config;
 use crate::tools::export::AnswerMarks;
 
 /// Facts that make an export more exact; each is absent where it cannot be found out.
@@ -54,7 +54,7 @@ impl KnownFacts {
         let model_folder = model_folder(&recipe.model);
         let config = model_folder
             .as_ref()
-            .and_then(|folder| ModelConfig::read(&folder.join("config.json")).ok());
+            .and_then(|folder| read_config(&folder.join("config.json")).ok());
         let data = on_disk(&recipe.data).unwrap_or_else(|_| recipe.data.clone());
         Self {
             shape: config.as_ref().and_then(|config| config.shape().ok()),

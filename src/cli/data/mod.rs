@@ -4,7 +4,6 @@ pub(super) mod data_files;
 pub(super) mod epochs;
 pub(super) mod known_offline;
 pub(super) mod learning_rate;
-pub(super) mod matched_targets;
 pub(super) mod mixture;
 pub(super) mod model_config;
 pub(super) mod model_family;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::model_config::ModelConfig;
+use super::model_config::read_config;
 use crate::cli::CliError;
 use crate::space::Loader;
 use crate::tune::Width;
@@ -74,7 +74,7 @@ impl ModelFamily {
     /// Number of parameters; `None` where it would be a guess.
     pub(in crate::cli) fn parameters(&self) -> Option<u64> {
         let architecture = self.architecture()?;
-        Some(architecture.parameter_count().total() as u64)
+        Some(architecture.parameter_count().total())
     }
 
     /// What the usual learning rate goes by, where it can be read.
@@ -109,7 +109,7 @@ impl ModelFamily {
 impl OtherFamily {
     /// Reads a file that the engine refuses for this reason.
     fn read(config: &Path, refused: ArchitectureError) -> Result<Self, CliError> {
-        let config = ModelConfig::read(config)?;
+        let config = read_config(config)?;
         // Without one no program knows what to load.
         let Some(model_type) = config.value.get("model_type").and_then(Value::as_str) else {
             return Err(CliError::bad_input(refused));

@@ -8,15 +8,14 @@ use super::study_file::{survey, write};
 use crate::cli::CliError;
 use crate::cli::data::data_files::is_here;
 use crate::cli::data::known_offline::model_folder;
-use crate::cli::data::matched_targets::match_targets;
 use crate::cli::data::model_config::model_shape;
 use crate::cli::data::model_family::ModelFamily;
-use crate::cli::data::uncut_rows::take_length;
+use crate::cli::data::uncut_rows::longest_of;
 use crate::cli::terminal::output::tell;
 use crate::draft::{Around, Machine, first_file, left_out, rows_of, study_around};
 use crate::space::{ReadOptions, StudyFile};
 use crate::tools::Tool;
-use crate::tools::import::{self, Imported};
+use crate::tools::import::{self, Imported, take_length};
 use peft_tune_core::predict::stack::{StoredWeights, WeightForm};
 use peft_tune_core::recipe::{DataFormat, HeldOut, HubDataSet, LossOn, Precision, TemplateTargets, TrainingData};
 use peft_tune_engine::data::{check_first_row, recognise};
@@ -77,11 +76,12 @@ fn notes(imported: &Imported, trains_in_trl: bool) -> Vec<String> {
 
 /// What the model decides: target modules by their names, the length of rows, and codes that its weights are in.
 fn of_model(imported: &mut Imported, family: Option<&ModelFamily>) -> Result<(), CliError> {
-    let told = match_targets(imported, family.and_then(ModelFamily::architecture))?;
-    imported.notes.extend(told);
+    let told = imported.match_targets(family.and_then(ModelFamily::architecture));
+    imported.notes.extend(told.map_err(CliError::bad_input)?);
     let positions = family.and_then(positions_of);
     if imported.is_uncut {
-        let told = take_length(&mut imported.recipe, positions);
+        let longest = longest_of(&imported.recipe);
+        let told = take_length(&mut imported.recipe, longest, positions);
         imported.notes.push(told);
     }
     let length = imported.recipe.batch.sequence_length;

@@ -9,7 +9,6 @@ mod own_engine;
 mod ranked_device;
 mod stack;
 mod stack_args;
-mod stack_plan;
 mod stack_text;
 mod step;
 mod step_args;

@@ -5,11 +5,12 @@ use std::path::Path;
 
 use super::baseline_setting::baseline_recipe;
 use super::stack_args::StackArgs;
-use super::stack_plan::{Assumed, FrontierPoint, StackPlan, lengths_around};
+use super::stack_text::PlanOfRows;
 use crate::cli::CliError;
 use crate::cli::data::study_file::study_of;
 use crate::cli::data::study_rows::lengths_of;
 use crate::report::bytes;
+use crate::tools::plan::{Assumed, FrontierPoint, StackPlan, lengths_around};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::stack::{OwnEngine, Sharing, StackDevice};
 use peft_tune_core::predict::{PredictError, Scaling};
@@ -30,7 +31,7 @@ pub(super) fn planned(
     file: Option<&Path>,
     args: &StackArgs,
     device: Option<StackDevice>,
-) -> Result<StackPlan, CliError> {
+) -> Result<PlanOfRows, CliError> {
     let Some(file) = file.filter(|_| args.check.is_none()) else {
         return Err(CliError::bad(
             "files of other tools are not run here: give a study file with `--stack peft-tune`",
@@ -68,7 +69,7 @@ pub(super) fn planned(
     }
     let config = ModelFiles::resolve_config(&recipe.model).map_err(CliError::bad_input)?;
     let architecture = Architecture::from_config(&config).map_err(CliError::bad_input)?;
-    let parameters = architecture.parameter_count().total() as u64;
+    let parameters = architecture.parameter_count().total();
     let most = architecture.max_positions as u64;
     let predictor = predictor(architecture, OwnEngine::machine(device));
     let engine = OwnEngine::new(predictor, device);
@@ -89,7 +90,7 @@ pub(super) fn planned(
         },
         device: Assumed::devices(device, recipe.batch.devices as u64, args.devices.is_some()),
     };
-    Ok(StackPlan {
+    let plan = StackPlan {
         stack: OwnEngine::NAME,
         parameters,
         setting_text: setting_text(&recipe),
@@ -98,7 +99,6 @@ pub(super) fn planned(
         limits: device.map(|_| engine.limits(&recipe)),
         frontier: frontier.map_err(CliError::bad_input)?.unwrap_or_default(),
         levers: engine.levers(&recipe).map_err(CliError::bad_input)?,
-        lengths,
         assumed,
         notes: note
             .into_iter()
@@ -108,7 +108,8 @@ pub(super) fn planned(
         model: recipe.model,
         device,
         prediction,
-    })
+    };
+    Ok(PlanOfRows { plan, lengths })
 }
 
 /// What is to be said of GPUs whose sums go over their link.

@@ -5,14 +5,12 @@ use std::path::Path;
 use super::baseline_setting::baseline_recipe;
 use super::own_engine;
 use super::stack_args::StackArgs;
-use super::stack_plan::{Assumed, FrontierPoint, StackPlan, lengths_around};
-use super::stack_text::{setting_text, to_json, to_text, weights_text};
+use super::stack_text::{PlanOfRows, to_json, to_text};
 use crate::cli::CliError;
-use crate::cli::data::matched_targets::match_targets;
-use crate::cli::data::model_config::ModelConfig;
+use crate::cli::data::model_config::config_of;
 use crate::cli::data::study_file::study_of;
 use crate::cli::data::study_rows::lengths_of;
-use crate::cli::data::uncut_rows::take_length;
+use crate::cli::data::uncut_rows::longest_of;
 use crate::cli::forecast;
 use crate::cli::options::database::{DatabaseArgs, block_on};
 use crate::cli::terminal::output::{tell, terminal_width, write_result};
@@ -20,11 +18,11 @@ use crate::report::Lengths;
 use crate::store::Store;
 use crate::tools::Tool;
 use crate::tools::import::{self, Imported};
-use peft_tune_core::predict;
-use peft_tune_core::predict::stack::{
-    Fit, HOST, ModelShape, Sharing, StackDevice, StackPrediction, StackSetting, levers, limits,
+use crate::tools::plan::{
+    AskedChanges, AskedSetting, ModelConfig, Predicted, Searched, StackPlan, check_file, setting_text,
 };
-use peft_tune_core::recipe::TrainerKind;
+use peft_tune_core::predict;
+use peft_tune_core::predict::stack::{Fit, HOST, StackDevice, StackPrediction, StackSetting};
 
 /// Plans and prints. The verdict is the exit code: 0 fits, 7 does not, 8 uncertain.
 ///
@@ -38,22 +36,22 @@ pub(super) fn run(
     as_json: bool,
 ) -> Result<(), CliError> {
     let device = device.map(|name| device_of(name, database)).transpose()?;
-    let plan = match args.stack.as_deref() {
+    let planned = match args.stack.as_deref() {
         Some(name) if own_engine::is_named(name) => own_engine::planned(file, args, device)?,
         name => {
             let stack = name.map(Tool::from_name).transpose().map_err(CliError::bad_input)?;
             planned(asked(file, args, stack)?, device)?
         }
     };
-    for note in &plan.notes {
+    for note in &planned.plan.notes {
         tell(format_args!("warning: {note}"));
     }
     let text = match as_json {
-        true => to_json(&plan),
-        false => to_text(&plan, terminal_width()),
+        true => to_json(&planned),
+        false => to_text(&planned, terminal_width()),
     };
     write_result(&text)?;
-    match plan.prediction.verdict.map(|verdict| verdict.fit) {
+    match planned.plan.prediction.verdict.map(|verdict| verdict.fit) {
         Some(Fit::DoesNot) => Err(CliError::DoesNotFit),
         Some(Fit::Uncertain) => Err(CliError::MayNotFit),
         Some(Fit::Fits | Fit::Unproven) | None => Ok(()),
@@ -78,31 +76,12 @@ pub(in crate::cli) fn device_of(name: &str, database: &DatabaseArgs) -> Result<S
     Ok(StackDevice { sheet })
 }
 
-/// A setting, the model that it is for, and what is to be said of it.
+/// A setting, the model that it is for, and the rows that are known of it.
 struct Asked {
-    setting: StackSetting,
+    setting: AskedSetting,
     model: String,
-    shape: ModelShape,
+    config: ModelConfig,
     lengths: Option<Lengths>,
-    /// The tool and its rows, as a verdict's grounds have them.
-    tool: String,
-    rows: String,
-    /// Whether the number of devices is said.
-    counts_devices: bool,
-    notes: Vec<String>,
-}
-
-impl Asked {
-    /// Takes the number of devices that is given; says that one is assumed where work is shared out and none is.
-    fn count_devices(&mut self, devices: Option<u64>) {
-        if let Some(devices) = devices {
-            self.setting.devices = devices;
-            self.counts_devices = true;
-        } else if self.setting.sharing != Sharing::Copies && self.setting.devices == 1 {
-            self.notes
-                .push("weights are shared out, but --devices is not given: one device is assumed".into());
-        }
-    }
 }
 
 fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, CliError> {
@@ -115,10 +94,7 @@ fn asked(file: Option<&Path>, args: &StackArgs, stack: Option<Tool>) -> Result<A
             ));
         }
     };
-    asked.count_devices(args.devices);
-    asked.setting.sharing = args.sharing.unwrap_or(asked.setting.sharing);
-    asked.setting.offloads |= args.offload;
-    asked.setting.rows_differ |= args.rows_differ;
+    asked.setting.change(args.changes());
     Ok(asked)
 }
 
@@ -133,11 +109,7 @@ fn checked(path: &Path, args: &StackArgs, stack: Option<Tool>) -> Result<Asked, 
 
 /// What was read of a settings file, for its model or for the one that is given.
 fn of_file(path: &Path, mut imported: Imported, model: Option<String>) -> Result<Asked, CliError> {
-    check_trainer(
-        imported.recipe.trainer,
-        imported.tool,
-        "make a study of it with `init --from`, and plan that with `--stack trl`",
-    )?;
+    check_file(&imported).map_err(CliError::bad_input)?;
     let named = Some(imported.recipe.model.clone()).filter(|model| !model.is_empty());
     let model = model.or(named).ok_or_else(|| {
         CliError::bad(format!(
@@ -145,96 +117,39 @@ fn of_file(path: &Path, mut imported: Imported, model: Option<String>) -> Result
             path.display()
         ))
     })?;
-    let config = ModelConfig::of(&model)?;
-    let shape = config.shape().map_err(CliError::bad_input)?;
+    let config = config_of(&model)?;
     imported.recipe.model.clone_from(&model);
-    let of_model = of_model(&mut imported, &config, &shape)?;
-    let setting = imported.setting();
-    let mut notes = std::mem::take(&mut imported.assumed);
-    notes.extend(of_model);
-    if !imported.uncounted.is_empty() {
-        let keys = imported.uncounted.join("`, `");
-        notes.push(format!(
-            "`{keys}` of {}: not known here, and not counted",
-            path.display()
-        ));
-    }
+    let longest = match imported.is_uncut {
+        true => longest_of(&imported.recipe),
+        false => None,
+    };
+    let setting = AskedSetting::of_file(path, imported, &config, longest).map_err(CliError::bad_input)?;
     Ok(Asked {
-        tool: format!("{}, told {}", imported.tool.title(), imported.told_by),
-        rows: rows_of(&setting, &imported),
         setting,
         model,
-        shape,
+        config,
         lengths: None,
-        counts_devices: false,
-        notes,
     })
-}
-
-/// What the model decides of a file: target modules by their names, and the length of rows that nothing cuts. Returns what is to be said.
-fn of_model(imported: &mut Imported, config: &ModelConfig, shape: &ModelShape) -> Result<Vec<String>, CliError> {
-    let mut told = Vec::new();
-    if imported.expression.is_some() {
-        told.extend(match_targets(imported, config.architecture().as_ref())?);
-    }
-    if imported.is_uncut {
-        told.push(take_length(&mut imported.recipe, shape.max_positions));
-    }
-    Ok(told)
-}
-
-/// Rows of a settings file in words.
-fn rows_of(setting: &StackSetting, imported: &Imported) -> String {
-    let tokens = setting.sequence_length;
-    let whose = match imported.said.contains("sequence_length") {
-        _ if imported.is_uncut => "as nothing cuts them",
-        true => "as the file says",
-        false => "as the tool has it where the file says nothing",
-    };
-    let filled = match imported.recipe.batch.packing {
-        true => "packed, so that each is full",
-        false => "not packed: the figures are those of micro-batches whose longest row is full",
-    };
-    format!("{tokens} tokens, {whose}, {filled}")
 }
 
 fn studied(file: &Path, args: &StackArgs, stack: Tool) -> Result<Asked, CliError> {
     let (study, has_data) = study_of(file)?;
     let recipe = baseline_recipe(&study)?;
-    check_trainer(recipe.trainer, stack, "write `--stack trl`")?;
-    let mut setting = stack.setting_of(&recipe);
+    let mut asked = AskedSetting::of_recipe(&recipe, stack).map_err(CliError::bad_input)?;
     let lengths = lengths_of(&study, &recipe, has_data)?;
     let longest = lengths.as_ref().and_then(|lengths| lengths.longest_of(&recipe.batch));
-    let note = longest.and_then(|longest| shorten(&mut setting, longest));
-    let rows = match note {
-        Some(_) => format!(
-            "{} tokens, as the longest of the data is padded",
-            setting.sequence_length
-        ),
-        None => format!("{} tokens, full", setting.sequence_length),
-    };
+    if let Some(note) = longest.and_then(|longest| shorten(&mut asked.setting, longest)) {
+        let tokens = asked.setting.sequence_length;
+        asked.rows = format!("{tokens} tokens, as the longest of the data is padded");
+        asked.notes.push(note);
+    }
     let model = args.model.clone().unwrap_or(recipe.model);
     Ok(Asked {
-        setting,
-        shape: ModelConfig::of(&model)?.shape().map_err(CliError::bad_input)?,
+        setting: asked,
+        config: config_of(&model)?,
         model,
         lengths,
-        tool: format!("{}, as --stack says", stack.title()),
-        rows,
-        counts_devices: recipe.batch.devices > 1,
-        notes: note.into_iter().collect(),
     })
-}
-
-/// Refuses a trainer that is predicted of another stack alone.
-fn check_trainer(trainer: TrainerKind, stack: Tool, instead: &str) -> Result<(), CliError> {
-    match stack.predicts(trainer) {
-        true => Ok(()),
-        false => Err(CliError::bad(format!(
-            "`trainer: {trainer}` is predicted as TRL trains it, and not in {}; {instead}",
-            stack.title()
-        ))),
-    }
 }
 
 /// Takes the longest row of the data for the longest that can be, as the stack pads it; says so.
@@ -250,36 +165,9 @@ fn shorten(setting: &mut StackSetting, longest: usize) -> Option<String> {
     ))
 }
 
-/// A setting as it runs on its model, and what that needs.
-struct Predicted {
-    setting: StackSetting,
-    prediction: StackPrediction,
-    notes: Vec<String>,
-}
-
 fn predicted(asked: &Asked, device: Option<StackDevice>) -> Result<Predicted, CliError> {
-    let shape = &asked.shape;
-    let setting = asked.setting.on(shape).as_run(shape);
-    let prediction = predict::stack::predict(shape, &setting, device).map_err(CliError::bad_input)?;
-    let mut notes = asked.notes.clone();
-    notes.extend(layout_note(shape));
-    if let Some(stored) = &shape.stored {
-        let (method, form) = (&stored.method, weights_text(stored.form));
-        notes.push(format!(
-            "the model's config.json says that its weights are quantized ({method}): they are counted as {form}"
-        ));
-    }
-    if let Some(most) = shape.max_positions.filter(|most| setting.sequence_length > *most) {
-        let length = setting.sequence_length;
-        notes.push(format!(
-            "rows of {length} tokens are longer than the {most} positions of the model"
-        ));
-    }
-    Ok(Predicted {
-        setting,
-        prediction,
-        notes,
-    })
+    let shape = asked.config.shape().map_err(CliError::bad_input)?;
+    Predicted::new(shape, &asked.setting, device).map_err(CliError::bad_input)
 }
 
 /// Expectation of a training by its settings file, as `plan --check` has it.
@@ -310,105 +198,44 @@ pub(in crate::cli) fn expectation(
     device: Option<StackDevice>,
 ) -> Result<Expectation, CliError> {
     let mut asked = of_file(path, imported, model)?;
-    asked.count_devices(devices);
+    asked.setting.change(AskedChanges {
+        devices,
+        ..AskedChanges::default()
+    });
     let Predicted {
         setting,
         prediction,
         notes,
+        ..
     } = predicted(&asked, device)?;
     Ok(Expectation {
-        tool: asked.tool,
+        tool: asked.setting.tool,
         model: asked.model,
         setting_text: setting_text(&setting),
         setting,
-        rows: asked.rows,
+        rows: asked.setting.rows,
         device,
         prediction,
         notes,
     })
 }
 
-fn planned(asked: Asked, device: Option<StackDevice>) -> Result<StackPlan, CliError> {
-    let Predicted {
-        setting,
-        prediction,
-        notes,
-    } = predicted(&asked, device)?;
-    let shape = &asked.shape;
-    let scaling = device.map(|device| predict::stack::scaling(shape, &setting, device));
-    // Verdicts do not count cached blocks, and levers are compared with each other.
-    let alike = StackSetting {
-        rows_differ: false,
-        ..setting.clone()
-    };
+fn planned(asked: Asked, device: Option<StackDevice>) -> Result<PlanOfRows, CliError> {
+    let predicted = predicted(&asked, device)?;
+    let scaling = predicted.scaling().map_err(CliError::bad_input)?;
     // Each is some dozen predictions.
-    let ((largest, frontier), levers) = rayon::join(
-        || {
-            rayon::join(
-                || device.map(|device| limits(shape, &alike, device)).transpose(),
-                || device.map(|device| frontier(shape, &alike, device)).transpose(),
-            )
-        },
-        || levers(shape, &alike, device),
+    let ((limits, frontier), levers) = rayon::join(
+        || rayon::join(|| predicted.limits(), || predicted.frontier()),
+        || predicted.levers(),
     );
-    Ok(StackPlan {
-        stack: setting.stack.name,
-        parameters: shape.parameters(),
-        setting_text: setting_text(&setting),
-        setting: serde_json::to_value(&setting).map_err(CliError::failed)?,
-        scaling: scaling.transpose().map_err(CliError::bad_input)?.flatten(),
-        limits: largest.map_err(CliError::bad_input)?,
-        frontier: frontier.map_err(CliError::bad_input)?.unwrap_or_default(),
+    let searched = Searched {
+        scaling,
+        limits: limits.map_err(CliError::bad_input)?,
+        frontier: frontier.map_err(CliError::bad_input)?,
         levers: levers.map_err(CliError::bad_input)?,
-        model: asked.model,
+    };
+    Ok(PlanOfRows {
+        plan: StackPlan::new(asked.model, asked.setting, predicted, searched).map_err(CliError::failed)?,
         lengths: asked.lengths,
-        assumed: Assumed {
-            tool: asked.tool,
-            rows: asked.rows,
-            device: Assumed::devices(device, setting.devices, asked.counts_devices),
-        },
-        device,
-        prediction,
-        notes,
     })
-}
-
-/// What is to be said of a model whose layers are taken for those of a plain decoder.
-fn layout_note(shape: &ModelShape) -> Option<String> {
-    let kind = &shape.model_type;
-    (!shape.is_known).then(|| match shape.counted {
-        Some(_) => format!(
-            "the layers of `{kind}` are not all alike: their weights are counted, all else is that of a plain decoder, and the \
-             reserve is wider"
-        ),
-        None => format!("the layout `{kind}` is not known: that of a plain decoder is assumed, and the reserve is wider"),
-    })
-}
-
-/// The largest micro-batch at lengths around that of the setting.
-fn frontier(
-    shape: &ModelShape,
-    setting: &StackSetting,
-    device: StackDevice,
-) -> Result<Vec<FrontierPoint>, predict::stack::StackError> {
-    let most = shape.max_positions.unwrap_or(u64::MAX);
-    let mut points = Vec::new();
-    for sequence_length in lengths_around(setting.sequence_length, most) {
-        let mut one = StackSetting {
-            sequence_length,
-            ..setting.clone()
-        };
-        if one.check(shape).is_err() {
-            continue;
-        }
-        let micro_batch = predict::stack::largest_micro_batch(shape, &one, device)?;
-        one.micro_batch = micro_batch.max(1);
-        let tokens_per_s = predict::stack::predict(shape, &one, Some(device))?.tokens_per_s;
-        points.push(FrontierPoint {
-            sequence_length,
-            micro_batch,
-            tokens_per_s: tokens_per_s.filter(|_| micro_batch > 0),
-        });
-    }
-    Ok(points)
 }

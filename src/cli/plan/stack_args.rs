@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::ArgGroup;
 
+use crate::tools::plan::AskedChanges;
 use peft_tune_core::predict::stack::Sharing;
 
 /// Another tool that is to train.
@@ -42,18 +43,18 @@ impl StackArgs {
     pub(super) fn is_asked(&self) -> bool {
         self.stack.is_some() || self.check.is_some()
     }
+
+    /// What is chosen beside the file.
+    pub(super) fn changes(&self) -> AskedChanges {
+        AskedChanges {
+            devices: self.devices,
+            sharing: self.sharing,
+            offload: self.offload,
+            rows_differ: self.rows_differ,
+        }
+    }
 }
 
-fn parse_sharing(text: &str) -> Result<Sharing, String> {
-    match text.to_lowercase().as_str() {
-        "copies" | "ddp" => Ok(Sharing::Copies),
-        "zero1" => Ok(Sharing::Zero1),
-        "zero2" => Ok(Sharing::Zero2),
-        "zero3" => Ok(Sharing::Zero3),
-        "fsdp" | "full" => Ok(Sharing::Full),
-        other => match other.strip_prefix("hybrid-").and_then(|devices| devices.parse().ok()) {
-            Some(devices) if devices > 0 => Ok(Sharing::Hybrid(devices)),
-            _ => Err("write copies, zero1, zero2, zero3, fsdp or hybrid-N".into()),
-        },
-    }
+fn parse_sharing(text: &str) -> Result<Sharing, &'static str> {
+    Sharing::from_name(text).ok_or("write copies, zero1, zero2, zero3, fsdp or hybrid-N")
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::cli::CliError;
-use crate::cli::data::model_config::ModelConfig;
+use crate::cli::data::model_config::config_of;
 use crate::cli::terminal::output::tell;
 use crate::space::{Study, Target};
 use crate::store::{InputRecord, TARGET_DEVICE, TARGET_STACK};
@@ -18,7 +18,7 @@ pub(super) fn of_study(study: &Study) -> Result<Option<Arc<TargetForecast>>, Cli
     let (Some(target), Some(base)) = (study.target, &study.base) else {
         return Ok(None);
     };
-    let shape = ModelConfig::of(&base.model)?.shape().map_err(CliError::bad_input)?;
+    let shape = config_of(&base.model)?.shape().map_err(CliError::bad_input)?;
     if let Some(line) = target.learns_otherwise(&base.data) {
         tell(format_args!("{line}"));
     }

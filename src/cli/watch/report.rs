@@ -16,17 +16,13 @@ use super::trace::TraceReport;
 use crate::cli::CliError;
 use crate::cli::plan::Expectation;
 use crate::cli::secrets::without_secrets;
+use crate::tools::plan::{MEMORY_WITHIN, SPEED_WITHIN};
 use peft_tune_core::predict::stack::HOST;
 use peft_tune_core::whole_file::write_whole;
 use peft_tune_engine::profile::Median;
 
 /// Layout of the file.
 const LAYOUT: u32 = 1;
-/// Share by which predicted speeds are off, faster or slower: nine of ten published rows lie within
-/// (`docs/benchmarks/stacks.csv`).
-const SPEED_WITHIN: f64 = 0.85;
-/// Share of the peak that a prediction is off, more or less, where no device says more: nine of ten of the same rows.
-const MEMORY_WITHIN: f64 = 0.23;
 
 /// Report of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -303,7 +303,7 @@ mod tests {
         assert!(has("model.layers.0.mlp.experts.7.up_proj.weight") && has("model.layers.0.mlp.gate.weight"));
         assert!(!has("model.layers.0.mlp.up_proj.weight"));
         let elements: usize = tensors.iter().map(|tensor| tensor.elements()).sum();
-        assert_eq!(architecture.parameter_count().total(), elements);
+        assert_eq!(architecture.parameter_count().total(), elements as u64);
     }
 
     #[test]

@@ -148,7 +148,7 @@ mod tests {
         for architecture in [latent, plain] {
             let tensors = architecture.tensors();
             let elements: usize = tensors.iter().map(|tensor| tensor.elements()).sum();
-            assert_eq!(architecture.parameter_count().total(), elements);
+            assert_eq!(architecture.parameter_count().total(), elements as u64);
         }
     }
 

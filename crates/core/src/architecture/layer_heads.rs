@@ -180,7 +180,7 @@ mod tests {
         let model = parse(r#", "global_head_dim": 32, "attention_k_eq_v": true"#).unwrap();
         let tensors = model.tensors();
         let elements: usize = tensors.iter().map(|tensor| tensor.elements()).sum();
-        assert_eq!(model.parameter_count().total(), elements);
+        assert_eq!(model.parameter_count().total(), elements as u64);
         let has = |name: &str| {
             tensors
                 .iter()

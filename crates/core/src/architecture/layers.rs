@@ -317,7 +317,7 @@ mod tests {
             let architecture = parse(model_type, more).unwrap();
             let tensors = architecture.tensors();
             let elements: usize = tensors.iter().map(|tensor| tensor.elements()).sum();
-            assert_eq!(architecture.parameter_count().total(), elements, "{model_type}");
+            assert_eq!(architecture.parameter_count().total(), elements as u64, "{model_type}");
         }
     }
 }

@@ -215,7 +215,7 @@ mod tests {
     fn published_files_of_lfm2_have_their_number_of_parameters() {
         for (hidden, wide, heads, parameters) in LFM2 {
             let model = parse(&lfm2(hidden, wide, heads)).unwrap();
-            assert_eq!(model.parameter_count().total(), parameters, "{hidden}");
+            assert_eq!(model.parameter_count().total(), parameters as u64, "{hidden}");
             let attending = (0..16).filter(|index| model.layers[*index].mixer == Mixer::Attention);
             assert_eq!(attending.collect::<Vec<_>>(), [2, 5, 8, 10, 12, 14]);
             assert!(
@@ -289,7 +289,7 @@ mod tests {
         ];
         assert_eq!(rows(0)[..5], inputs);
         let elements = model.tensors().into_iter().map(|tensor| tensor.elements());
-        assert_eq!(model.parameter_count().total(), elements.sum::<usize>());
+        assert_eq!(model.parameter_count().total(), elements.sum::<usize>() as u64);
         let heads = parse(&QWEN.replace('{', r#"{"linear_num_key_heads": 5, "#))
             .unwrap_err()
             .to_string();
@@ -310,7 +310,7 @@ mod tests {
         for (hidden, wide, heads, _) in LFM2 {
             let model = parse(&lfm2(hidden, wide, heads)).unwrap();
             let elements = model.tensors().into_iter().map(|tensor| tensor.elements());
-            assert_eq!(model.parameter_count().total(), elements.sum::<usize>());
+            assert_eq!(model.parameter_count().total(), elements.sum::<usize>() as u64);
         }
     }
 }

@@ -66,7 +66,7 @@ mod tests {
         let model = parse(r#", "num_kv_shared_layers": 2, "use_double_wide_mlp": true"#).unwrap();
         let tensors = model.tensors();
         let elements: usize = tensors.iter().map(|tensor| tensor.elements()).sum();
-        assert_eq!(model.parameter_count().total(), elements);
+        assert_eq!(model.parameter_count().total(), elements as u64);
         let shape = |name: &str| {
             tensors
                 .iter()

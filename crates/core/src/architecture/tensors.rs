@@ -42,24 +42,24 @@ pub struct Projection {
     pub rows: Range<usize>,
 }
 
-/// Parameters by part of the model.
+/// Parameters by part of the model. They are more than a 32-bit number holds, where sizes have no more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParameterCount {
     /// Rows of tokens: the embedding, and the table of layers' inputs.
-    pub embedding: usize,
+    pub embedding: u64,
     /// Weights of the linear layers, biases and experts not counted.
-    pub linear: usize,
+    pub linear: u64,
     /// Weights of all experts.
-    pub experts: usize,
+    pub experts: u64,
     /// Norm weights and biases, and what mixers have beside their linear layers.
-    pub vectors: usize,
+    pub vectors: u64,
     /// The LM head, 0 where it is the embedding.
-    pub lm_head: usize,
+    pub lm_head: u64,
 }
 
 impl ParameterCount {
     /// All parameters.
-    pub fn total(&self) -> usize {
+    pub fn total(&self) -> u64 {
         self.embedding + self.linear + self.experts + self.vectors + self.lm_head
     }
 }
@@ -314,19 +314,19 @@ impl Architecture {
 
     /// Counts the parameters of the base model.
     pub fn parameter_count(&self) -> ParameterCount {
-        let embedding = self.vocabulary * self.hidden_size;
+        let embedding = product(&[self.vocabulary, self.hidden_size]);
         let (mut linear, mut biases) = (0, 0);
         let of_layers = (0..self.layers.len()).flat_map(|index| self.layer_modules(index));
         for module in of_layers.chain(self.outer_module()) {
-            linear += module.in_features * module.out_features;
+            linear += product(&[module.in_features, module.out_features]);
             biases += if module.bias { module.out_features } else { 0 };
         }
         let experts = self.experts.as_ref().map_or([0, 0], |experts| {
+            let layers = experts.sparse_layers();
             [
-                experts.count * experts.expert_weights(self.hidden_size),
-                experts.vector_elements(self.hidden_size),
+                product(&[layers, experts.count, experts.expert_weights(self.hidden_size)]),
+                product(&[layers, experts.vector_elements(self.hidden_size)]),
             ]
-            .map(|each| experts.sparse_layers() * each)
         });
         let attending = |index| {
             let head_norms = self.head_norms(index).into_iter().map(|(_, width)| width);
@@ -344,21 +344,24 @@ impl Architecture {
         let numbers = self.layer_numbers().len() + usize::from(self.layer_scalar);
         let norms = self.layer_norms().len() * self.hidden_size + numbers;
         let (table, input_norm) = self.layer_inputs.map_or((0, 0), |inputs| {
-            (inputs.vocabulary * self.layers.len() * inputs.width, inputs.width)
+            let table = product(&[inputs.vocabulary, self.layers.len(), inputs.width]);
+            (table, inputs.width)
         });
+        let vectors = biases + mixing + self.layers.len() * norms + input_norm + self.hidden_size;
         ParameterCount {
             embedding: embedding + table,
             linear,
             experts: experts[0],
-            vectors: biases + experts[1] + mixing + self.layers.len() * norms + input_norm + self.hidden_size,
+            vectors: experts[1] + vectors as u64,
             lm_head: if self.tied_embeddings { 0 } else { embedding },
         }
     }
 
     /// Weights of the experts that a token does not go through.
-    pub fn idle_parameters(&self) -> usize {
+    pub fn idle_parameters(&self) -> u64 {
         self.experts.as_ref().map_or(0, |experts| {
-            experts.sparse_layers() * (experts.count - experts.chosen) * experts.expert_weights(self.hidden_size)
+            let idle = experts.count - experts.chosen;
+            product(&[experts.sparse_layers(), idle, experts.expert_weights(self.hidden_size)])
         })
     }
 
@@ -475,6 +478,11 @@ pub fn names_of_language_model<'a>(names: impl Iterator<Item = &'a str> + Clone)
     names.filter(belongs).map(|name| (name_alone(name), name)).collect()
 }
 
+/// Elements of a block of these sizes.
+fn product(sizes: &[usize]) -> u64 {
+    sizes.iter().map(|size| *size as u64).product()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::read::tests::{gemma3, llama, phi3, qwen3};
@@ -484,7 +492,7 @@ mod tests {
     fn counts_agree_with_the_tensors() {
         for architecture in [llama(), qwen3(), gemma3(), phi3()] {
             let elements: usize = architecture.tensors().iter().map(|tensor| tensor.elements()).sum();
-            assert_eq!(architecture.parameter_count().total(), elements);
+            assert_eq!(architecture.parameter_count().total(), elements as u64);
         }
     }
 

@@ -55,7 +55,7 @@ fn sparse_bytes(elements: u64, precision: Precision) -> WeightBytes {
 /// Bytes of the whole base model.
 pub fn base_bytes(architecture: &Architecture, precision: Precision, sparsity: WeightSparsity) -> WeightBytes {
     let count = architecture.parameter_count();
-    let dense = (count.embedding + count.lm_head + count.vectors) as u64 * precision.compute_bytes();
+    let dense = (count.embedding + count.lm_head + count.vectors) * precision.compute_bytes();
     let mut bytes = WeightBytes {
         values: dense,
         constants: 0,

@@ -82,7 +82,6 @@ pub use documents::{DocumentSet, DocumentView, Statistics, WindowView};
 pub use error::DataError;
 pub use format::{check_first_row, recognise};
 pub use look::{LookAt, RowsWanted, look_at_rows};
-pub use oddities::RowOddities;
 pub use on_disk::{bring, on_disk};
 pub use order::RowOrder;
 pub use preference_rows::{PreferenceSet, each_preference};

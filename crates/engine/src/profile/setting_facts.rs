@@ -14,7 +14,7 @@ pub(super) fn setting_of(recipe: &Recipe, trainer: &Trainer, memory_limit_bytes:
     let adapter = recipe.adapter.as_ref();
     Setting {
         model: recipe.model.clone(),
-        base_parameters: base.architecture().parameter_count().total() as u64,
+        base_parameters: base.architecture().parameter_count().total(),
         trained_parameters: trainer.parameters().layout.elements() as u64,
         device: device_name(base.device()),
         threads: rayon::current_num_threads(),

@@ -56,6 +56,23 @@ pub enum Sharing {
     Hybrid(u64),
 }
 
+impl Sharing {
+    /// The sharing of a name such as `copies`, `zero2`, `fsdp` or `hybrid-8`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name.to_lowercase().as_str() {
+            "copies" | "ddp" => Some(Self::Copies),
+            "zero1" => Some(Self::Zero1),
+            "zero2" => Some(Self::Zero2),
+            "zero3" => Some(Self::Zero3),
+            "fsdp" | "full" => Some(Self::Full),
+            other => {
+                let devices: u64 = other.strip_prefix("hybrid-")?.parse().ok()?;
+                (devices > 0).then_some(Self::Hybrid(devices))
+            }
+        }
+    }
+}
+
 fn by_name<S: Serializer>(stack: &StackBehaviour, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(stack.name)
 }

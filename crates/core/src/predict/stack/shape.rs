@@ -415,7 +415,7 @@ mod tests {
             let config: Value = serde_json::from_str(&text).unwrap();
             let architecture = Architecture::from_json(Path::new("config.json"), &text).unwrap();
             let shape = ModelShape::from_json("config.json", &config).unwrap();
-            assert_eq!(shape.parameters(), architecture.parameter_count().total() as u64);
+            assert_eq!(shape.parameters(), architecture.parameter_count().total());
             assert_eq!(shape.max_positions, Some(256));
             shape
         };

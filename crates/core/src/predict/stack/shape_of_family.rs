@@ -10,7 +10,9 @@ impl ModelShape {
         let of = |size: usize| size as u64;
         let is_known = is_plain(architecture);
         let inputs = architecture.layer_inputs;
-        let tables = inputs.map_or(0, |inputs| inputs.vocabulary * inputs.width * architecture.layers.len());
+        let tables = inputs.map_or(0, |inputs| {
+            of(inputs.vocabulary) * of(inputs.width) * of(architecture.layers.len())
+        });
         Self {
             model_type: architecture.family.name().to_owned(),
             hidden: of(architecture.hidden_size),
@@ -30,8 +32,8 @@ impl ModelShape {
             experts: architecture.experts.as_ref().map(experts_of),
             max_positions: Some(of(architecture.max_positions)),
             is_known,
-            counted: (!is_known).then(|| of(architecture.parameter_count().total())),
-            tables: of(tables),
+            counted: (!is_known).then(|| architecture.parameter_count().total()),
+            tables,
             stored: None,
         }
     }

@@ -1,0 +1,135 @@
+//! Published measurements of settings like one that is planned, beside what is predicted of them.
+//!
+//! Nearness is counted in steps that are as far as each other: another stack, another form of weights, another device, adapters in place
+//! of all parameters, and each doubling of the parameters, of the tokens of a micro-batch, of the devices. Checkpointing or not is half
+//! a step.
+
+use serde::Serialize;
+
+use peft_tune_core::predict::stack::{Recompute, Trains};
+use peft_tune_tools::plan::Predicted;
+
+/// The table, which `just published` writes; no field of it holds a comma.
+const TABLE: &str = include_str!("../../../docs/benchmarks/stacks.csv");
+/// Sources of the table, by the beginning of their names, and where each was published.
+const ORIGINS: [(&str, &str); 5] = [
+    (
+        "qwen1-readme",
+        "https://github.com/QwenLM/Qwen/blob/2df8e8ac450fa185c421a08b0090ef81826caa6e/README.md",
+    ),
+    (
+        "fms-a100",
+        "https://github.com/foundation-model-stack/fms-acceleration/blob/876e2ed6fc4e966785e3f4315f5ee3cdf8e3d097/scripts/benchmarks/refs/a100_80gb.csv",
+    ),
+    (
+        "ms-swift",
+        "https://github.com/modelscope/ms-swift/blob/e419fe1f0/docs/source_en/LLM/Benchmark.md",
+    ),
+    (
+        "torchtune-readme",
+        "https://github.com/pytorch/torchtune/blob/bd2a0fc7c31430972728494fa01aaeeb0ebf1ba1/README.md",
+    ),
+    ("fitcheck-t4", "fitcheck-llm 0.3.1, data/measurements"),
+];
+/// Rows that are shown.
+const SHOWN: usize = 5;
+
+/// A published measurement.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct PublishedRow {
+    pub source: &'static str,
+    /// Address of the publication, or its name in words.
+    pub origin: &'static str,
+    pub stack: &'static str,
+    pub model: &'static str,
+    pub parameters: u64,
+    pub device: &'static str,
+    pub devices: u64,
+    pub method: &'static str,
+    pub weights: &'static str,
+    pub rank: Option<u64>,
+    pub micro_batch: u64,
+    pub sequence_length: u64,
+    pub checkpointing: Option<bool>,
+    /// Whether the source had a part in choosing constants of the prediction.
+    pub calibrated: bool,
+    pub tensors_gib: Pair,
+    pub process_gib: Pair,
+    pub tokens_per_s: Pair,
+}
+
+/// A number that was published, and the one that is predicted of the same setting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Pair {
+    pub published: Option<f64>,
+    pub predicted: Option<f64>,
+}
+
+/// The rows whose settings are nearest to one, the nearest first.
+pub(crate) fn nearest(predicted: &Predicted) -> Vec<PublishedRow> {
+    let mut all: Vec<(f64, PublishedRow)> = rows().map(|row| (distance(&row, predicted), row)).collect();
+    all.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    all.into_iter().take(SHOWN).map(|(_, row)| row).collect()
+}
+
+/// All rows of the table.
+pub(crate) fn rows() -> impl Iterator<Item = PublishedRow> {
+    let mut lines = TABLE.lines();
+    let names: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+    lines.filter_map(move |line| row(&names, line))
+}
+
+fn row(names: &[&str], line: &'static str) -> Option<PublishedRow> {
+    let fields: Vec<&'static str> = line.split(',').collect();
+    let text = |name: &str| -> &'static str {
+        let at = names.iter().position(|one| *one == name);
+        at.and_then(|at| fields.get(at)).copied().unwrap_or_default()
+    };
+    let pair = |name: &str| Pair {
+        published: text(&format!("published_{name}")).parse().ok(),
+        predicted: text(&format!("predicted_{name}")).parse().ok(),
+    };
+    Some(PublishedRow {
+        source: text("source"),
+        origin: origin_of(text("source"))?,
+        stack: text("stack"),
+        model: text("model"),
+        parameters: text("parameters").parse().ok()?,
+        device: text("device"),
+        devices: text("num_gpus").parse().ok()?,
+        method: text("method"),
+        weights: text("weights"),
+        rank: text("rank").parse().ok(),
+        micro_batch: text("micro_batch").parse().ok()?,
+        sequence_length: text("sequence_length").parse().ok()?,
+        checkpointing: text("checkpointing").parse().ok(),
+        calibrated: text("calibrated").eq_ignore_ascii_case("true"),
+        tensors_gib: pair("tensors_gib"),
+        process_gib: pair("process_gib"),
+        tokens_per_s: pair("tokens_per_s"),
+    })
+}
+
+fn origin_of(source: &str) -> Option<&'static str> {
+    let found = ORIGINS.iter().find(|(name, _)| source.starts_with(name));
+    found.map(|(_, origin)| *origin)
+}
+
+/// Steps between a row's setting and one that was predicted.
+fn distance(row: &PublishedRow, predicted: &Predicted) -> f64 {
+    let setting = &predicted.setting;
+    let doublings = |one: u64, other: u64| (one.max(1) as f64 / other.max(1) as f64).log2().abs();
+    let differs = |differs: bool| f64::from(u8::from(differs));
+    let weights = serde_json::to_value(setting.weights).ok();
+    let weights = weights.as_ref().and_then(serde_json::Value::as_str);
+    let recomputes = setting.recompute != Recompute::Nothing;
+    let device = predicted.device.map(|device| device.sheet.name);
+    differs(row.stack != setting.stack.name)
+        + differs(Some(row.weights) != weights)
+        + differs(device.is_some_and(|device| device != row.device))
+        + differs((row.method == "full") != (setting.trains == Trains::Everything))
+        + doublings(row.parameters, predicted.shape.parameters())
+        + doublings(row.micro_batch * row.sequence_length, setting.tokens())
+        + doublings(row.devices, setting.devices)
+        + 0.5 * differs(row.checkpointing.is_some_and(|is_on| is_on != recomputes))
+}

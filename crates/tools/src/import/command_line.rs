@@ -1,0 +1,438 @@
+//! Commands of a shell that start a training: what they start, and its options.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::known_keys::is_off;
+
+/// Programs whose first word says what they are to do.
+const TOOLS: [&str; 4] = ["trl", "llamafactory-cli", "axolotl", "tune"];
+
+/// Packages whose modules under `cli` are what their command is told to do.
+const PACKAGES: [&str; 1] = ["swift"];
+
+/// Options of launchers that say how many devices there are.
+const COUNTS: [&str; 3] = ["num_processes", "nproc_per_node", "num_gpus"];
+
+/// Options of launchers by which devices share work or weights out.
+const SHARES: [&str; 3] = ["config_file", "use_deepspeed", "use_fsdp"];
+
+/// A command with options.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct CommandLine {
+    /// Program without what launches it, and what it is told to do: `trl dpo`; of a script or a module its name, as in `train`.
+    pub started: Vec<String>,
+    /// Options of the program, by name; those of a launcher are left out.
+    pub options: Map<String, Value>,
+    /// File that the program reads its settings from.
+    pub config: Option<String>,
+    /// Lines on options of the launcher that change memory and speed, with what to do.
+    pub notes: Vec<String>,
+}
+
+impl CommandLine {
+    /// The commands of a shell script, as far as they have options or a file of them.
+    pub(crate) fn all(text: &str) -> Vec<Self> {
+        let commands = Words::default().commands(text);
+        commands.iter().filter_map(|words| Self::of(words)).collect()
+    }
+
+    /// The command that a file's heading says it is started by.
+    pub(crate) fn in_comments(text: &str) -> Option<Self> {
+        let comments = text.lines().filter_map(|line| line.trim_start().strip_prefix('#'));
+        let mut commands = comments.flat_map(Self::all);
+        commands.find(|command| command.options.contains_key("config"))
+    }
+
+    fn of(words: &[String]) -> Option<Self> {
+        let is_option = |word: &String| name_of(word).is_some();
+        let tool = words.iter().position(|word| TOOLS.contains(&file_name(word)));
+        let script = || words.iter().position(|word| word.ends_with(".py"));
+        let module = || words.iter().rposition(|word| word == "-m").map(|at| at + 1);
+        let at = tool.or_else(|| script().or_else(module));
+        let (started, own) = match (tool, at) {
+            (Some(at), _) => {
+                let told = words[at..].iter().take(2).take_while(|word| !is_option(word));
+                let told: Vec<String> = told.map(|word| file_name(word).to_owned()).collect();
+                (told, Some(&words[at..]))
+            }
+            (None, Some(at)) => {
+                let names = words.get(at).map(|word| script_names(word)).unwrap_or_default();
+                (names, Some(words.get(at..).unwrap_or_default()))
+            }
+            (None, None) => (
+                words.iter().take_while(|word| !is_option(word)).cloned().collect(),
+                None,
+            ),
+        };
+        let options = options_of(own.unwrap_or(words));
+        let config = own.and_then(|own| config_of(own, &options));
+        (!options.is_empty() || config.is_some()).then_some(Self {
+            started,
+            options,
+            config,
+            notes: notes_of(words.get(..at.unwrap_or(0)).unwrap_or_default()),
+        })
+    }
+}
+
+/// What a launcher says of devices, by its words.
+fn notes_of(words: &[String]) -> Vec<String> {
+    let options = options_of(words);
+    let names = words.iter().take_while(|word| name_of(word).is_none());
+    let names: Vec<&str> = names
+        .filter(|word| !word.contains('='))
+        .map(|word| file_name(word))
+        .collect();
+    let launcher = names.join(" ");
+    let said = |name: &str| {
+        let value = options.get(name).filter(|value| !is_off(value))?;
+        // Behind the last option stands the word by which a module is started.
+        let value = value.as_str().map(|words| words.split(',').next().unwrap_or_default());
+        (value != Some("1")).then(|| match value {
+            Some(value) => format!("`{launcher} --{name} {value}`"),
+            None => format!("`{launcher} --{name}`"),
+        })
+    };
+    let counts = COUNTS.iter().filter_map(|name| said(name)).map(|words| {
+        format!(
+            "{words}: so many devices share the work there; say so with `devices`, or `--devices` of `plan --check`"
+        )
+    });
+    let shares = SHARES.iter().filter_map(|name| said(name)).map(|words| {
+        format!("{words}: devices share work or weights out by it there; say so with `--sharing` of `plan --check`")
+    });
+    counts.chain(shares).collect()
+}
+
+/// The file of settings that stands behind a program or under its option `config`.
+fn config_of(words: &[String], options: &Map<String, Value>) -> Option<String> {
+    let is_file = |name: &&str| name.ends_with(".yaml") || name.ends_with(".yml");
+    let named = options.get("config").and_then(Value::as_str);
+    // Settings stand behind the name for torchtune, whose configs have names of their own.
+    let named = named.and_then(|names| names.split(',').next());
+    let is_of_torchtune = words.first().is_some_and(|word| file_name(word) == "tune");
+    let named = named.filter(|name| is_of_torchtune || is_file(name));
+    let told = words.iter().skip(1).take_while(|word| name_of(word).is_none());
+    let mut told = told.map(String::as_str);
+    named.or_else(|| told.find(is_file)).map(str::to_owned)
+}
+
+/// The name of an option, with the value that stands in the same word.
+fn name_of(word: &str) -> Option<(&str, Option<&str>)> {
+    let option = word.strip_prefix("--")?;
+    let (name, value) = match option.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (option, None),
+    };
+    let is_name = name.starts_with(|first: char| first.is_alphabetic() || first == '_');
+    is_name.then_some((name, value))
+}
+
+fn file_name(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or(word)
+}
+
+/// The name of a script or a module, behind its package where that has it as a command: `swift.cli.sft` is `swift sft`.
+fn script_names(word: &str) -> Vec<String> {
+    let mut folders = word.split(['/', '.']).skip_while(|part| !PACKAGES.contains(part));
+    let package = folders.next().filter(|_| folders.next() == Some("cli"));
+    let names = package.into_iter().chain([script_name(word)]);
+    names.map(str::to_owned).collect()
+}
+
+/// The name of a script without its ending, or of a module without the package that it lies in.
+fn script_name(word: &str) -> &str {
+    let name = Path::new(word)
+        .file_stem()
+        .and_then(|name| name.to_str())
+        .unwrap_or(word);
+    match word.ends_with(".py") {
+        true => name,
+        false => word.rsplit('.').next().unwrap_or(word),
+    }
+}
+
+/// Options by name: what stands in the same word, the words up to the next option with commas between them, or true.
+fn options_of(words: &[String]) -> Map<String, Value> {
+    let mut all = Map::new();
+    for (at, word) in words.iter().enumerate() {
+        let Some((name, own)) = name_of(word) else { continue };
+        let value = match own {
+            Some(own) => value_of(own),
+            None => {
+                let values = words[at + 1..].iter().take_while(|word| name_of(word).is_none());
+                let values: Vec<&str> = values.map(String::as_str).collect();
+                match values.as_slice() {
+                    [] => Value::Bool(true),
+                    [one] => value_of(one),
+                    many => {
+                        let bare = many.iter().map(|word| word.trim_matches(['[', ']', ',']));
+                        Value::String(bare.collect::<Vec<_>>().join(","))
+                    }
+                }
+            }
+        };
+        let (key, value) = key_of(name, value);
+        all.insert(key, value);
+    }
+    all
+}
+
+/// The key of an option with its value, as transformers' parser has them: dashes are underscores, and `--no_packing` alone is
+/// `packing: false`.
+fn key_of(name: &str, value: Value) -> (String, Value) {
+    let name = name.replace('-', "_");
+    let is_bare = value == Value::Bool(true);
+    // That one is a key of its own.
+    let flag = name.strip_prefix("no_").filter(|flag| is_bare && *flag != "cuda");
+    match flag.map(str::to_owned) {
+        Some(flag) => (flag, Value::Bool(false)),
+        None => (name, value),
+    }
+}
+
+/// A word as a value: a map or a list where it is one of JSON, else the text.
+fn value_of(word: &str) -> Value {
+    let parsed = word.starts_with(['{', '[']).then(|| serde_json::from_str(word));
+    match parsed {
+        Some(Ok(value)) => value,
+        _ => Value::String(word.trim_matches(['[', ']']).to_owned()),
+    }
+}
+
+/// Words of commands as a shell splits them: quotes, comments, lines that go on, and the signs behind which another command begins.
+#[derive(Default)]
+struct Words {
+    commands: Vec<Vec<String>>,
+    words: Vec<String>,
+    word: Option<String>,
+    quote: Option<char>,
+    /// Brackets of commands within the word, which are taken as they stand.
+    depth: usize,
+}
+
+impl Words {
+    fn commands(mut self, text: &str) -> Vec<Vec<String>> {
+        let mut rest = text;
+        while let Some(letter) = rest.chars().next() {
+            rest = self.take(letter, &rest[letter.len_utf8()..]);
+        }
+        self.end_command();
+        self.commands
+    }
+
+    /// Takes a letter; gives what is left to read.
+    fn take<'t>(&mut self, letter: char, rest: &'t str) -> &'t str {
+        match (self.quote, letter) {
+            (Some(own), letter) if own == letter => self.quote = None,
+            (Some('\''), letter) => self.push(letter),
+            (_, '\\') => return self.escaped(rest),
+            (Some(_), letter) => self.push(letter),
+            (None, '(') if self.depth > 0 || self.word.as_ref().is_some_and(|word| word.ends_with('$')) => {
+                self.depth += 1;
+                self.push(letter);
+            }
+            (None, ')') if self.depth > 0 => {
+                self.depth -= 1;
+                self.push(letter);
+            }
+            (None, letter) if self.depth > 0 => self.push(letter),
+            (None, '\'' | '"') => {
+                self.quote = Some(letter);
+                self.word.get_or_insert_default();
+            }
+            (None, '#') if self.word.is_none() => return &rest[rest.find('\n').unwrap_or(rest.len())..],
+            // An option on a line of its own belongs to the command before it.
+            (None, '\n') if !rest.trim_start().starts_with("--") => self.end_command(),
+            (None, ';' | '|' | '&') => self.end_command(),
+            (None, '<' | '>') => {
+                // The number of a stream is no word.
+                self.word
+                    .take_if(|word| word.chars().all(|digit| digit.is_ascii_digit()));
+                self.end_command();
+                return &rest[rest.find(['\n', ';', '|', '&']).unwrap_or(rest.len())..];
+            }
+            (None, letter) if letter.is_whitespace() => self.end_word(),
+            (None, letter) => self.push(letter),
+        }
+        rest
+    }
+
+    /// Takes what stands behind a backslash: nothing of the end of a line.
+    fn escaped<'t>(&mut self, rest: &'t str) -> &'t str {
+        let Some(letter) = rest.chars().next() else { return rest };
+        let behind = &rest[letter.len_utf8()..];
+        match letter {
+            '\n' => return behind,
+            '\r' => return behind.strip_prefix('\n').unwrap_or(behind),
+            '"' | '\\' | '$' | '`' => {}
+            _ if self.quote.is_some() => self.push('\\'),
+            _ => {}
+        }
+        self.push(letter);
+        behind
+    }
+
+    fn push(&mut self, letter: char) {
+        self.word.get_or_insert_default().push(letter);
+    }
+
+    fn end_word(&mut self) {
+        self.words.extend(self.word.take());
+    }
+
+    fn end_command(&mut self) {
+        self.end_word();
+        if !self.words.is_empty() {
+            self.commands.push(std::mem::take(&mut self.words));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn one(text: &str) -> CommandLine {
+        let all = CommandLine::all(text);
+        assert_eq!(all.len(), 1, "{text}: {all:?}");
+        all.into_iter().next().unwrap()
+    }
+
+    #[test]
+    fn commands_are_split_as_a_shell_splits_them() {
+        let text = "#!/bin/bash\nset -e   # --no option\nexport A=1\naccelerate launch --num_processes 2 \\\n  train.py \\\n  --lora_r 8 \\\n  \
+                    --name \"it's # one\" --kwargs '{\"min_lr_rate\": 0.2}' --flag   # two: rows\necho done --quietly\n";
+        let all = CommandLine::all(text);
+        let started: Vec<String> = all.iter().map(|command| command.started.join(" ")).collect();
+        assert_eq!(started, ["train", "echo done"]);
+        let options = &all[0].options;
+        assert_eq!(options["lora_r"], "8");
+        assert_eq!(options["name"], "it's # one");
+        assert_eq!(options["kwargs"], json!({"min_lr_rate": 0.2}));
+        assert_eq!(options["flag"], true);
+        assert!(!options.contains_key("num_processes"), "{options:?}");
+    }
+
+    #[test]
+    fn what_a_tool_is_told_to_do_is_a_part_of_what_is_started() {
+        for (text, started) in [
+            ("trl dpo --beta 0.1", "trl dpo"),
+            ("CUDA_VISIBLE_DEVICES=0 .venv/bin/trl sft --lora_r 4", "trl sft"),
+            ("trl --lora_r 4", "trl"),
+            ("python examples/scripts/orpo.py --beta 1", "orpo"),
+            ("torchrun --nproc_per_node 2 -m trl.scripts.kto --beta 1", "kto"),
+            ("python -m swift.cli.sft --lora_rank 8", "swift sft"),
+            (
+                "torchrun --nproc_per_node 2 ms/swift/cli/_megatron/pt.py --lora_rank 8",
+                "swift pt",
+            ),
+            ("python swift/train.py --lora_rank 8", "train"),
+            ("--lora_r 4", ""),
+        ] {
+            assert_eq!(one(text).started.join(" "), started, "{text}");
+        }
+        let heading = "# trl dpo --config trl_dpo.yaml\n# written by hand\nbeta: 0.1\n";
+        let heading = CommandLine::in_comments(heading).unwrap();
+        assert_eq!(heading.started, ["trl", "dpo"]);
+        assert_eq!(CommandLine::in_comments("# about --beta\nbeta: 0.1\n"), None);
+    }
+
+    #[test]
+    fn lists_are_texts_with_commas_and_signs_of_the_shell_end_a_command() {
+        let line = one("x --a q_proj v_proj --b [q_proj, v_proj] --c=1 --d -1 2>&1 | tee log.txt");
+        let values = ["a", "b", "c", "d"].map(|key| line.options[key].clone());
+        assert_eq!(json!(values), json!(["q_proj,v_proj", "q_proj,v_proj", "1", "-1"]));
+        let lines = one("x --a 1\n  --b $(date +%s | cut -c 1-2) && echo done");
+        assert_eq!(
+            (&lines.options["a"], &lines.options["b"]),
+            (&json!("1"), &json!("$(date +%s | cut -c 1-2)"))
+        );
+        assert_eq!(CommandLine::all("lora_r: 8\nnot: --an option\n").len(), 1);
+        assert_eq!(CommandLine::all("just words\n---\n-x\n"), []);
+    }
+
+    #[test]
+    fn options_are_called_with_dashes_too_and_turned_off_by_no() {
+        let line = one("trl sft --learning-rate 7e-4 --use-peft --no-packing --no_shuffle --no_cuda --no_name 8");
+        let expected = json!({
+            "learning_rate": "7e-4", "use_peft": true, "packing": false, "shuffle": false, "no_cuda": true, "no_name": "8",
+        });
+        assert_eq!(Value::Object(line.options), expected);
+    }
+
+    #[test]
+    fn what_a_launcher_says_of_devices_is_noted() {
+        let cases: [(&str, &[&str]); 6] = [
+            (
+                "CUDA_HOME=/usr accelerate launch --num_processes 8 --config_file z3.yaml sft.py --lora_r 8",
+                &[
+                    "`accelerate launch --num_processes 8`: so many",
+                    "`accelerate launch --config_file z3.yaml`: devices",
+                ],
+            ),
+            (
+                "torchrun --nproc-per-node=4 -m trl.scripts.sft --lora_r 8",
+                &["`torchrun --nproc_per_node 4`"],
+            ),
+            ("torchrun --nproc_per_node 1 sft.py --lora_r 8", &[]),
+            (
+                "deepspeed --num_gpus 2 train.py --lora_r 8",
+                &["`deepspeed --num_gpus 2`"],
+            ),
+            (
+                "accelerate launch --use_fsdp trl sft --lora_r 8",
+                &["`accelerate launch --use_fsdp`"],
+            ),
+            ("trl sft --num_processes 2 --lora_r 8", &[]),
+        ];
+        for (text, parts) in cases {
+            let notes = one(text).notes;
+            assert_eq!(notes.len(), parts.len(), "{text}: {notes:?}");
+            for (note, part) in notes.iter().zip(parts) {
+                assert!(note.starts_with(*part), "{text}: {note}");
+            }
+        }
+    }
+
+    #[test]
+    fn files_that_commands_name_are_those_of_settings() {
+        for (text, config) in [
+            ("axolotl train config.yml", Some("config.yml")),
+            ("axolotl train config.yml --learning-rate 1e-4", Some("config.yml")),
+            ("accelerate launch -m axolotl.cli.train poems.yaml", Some("poems.yaml")),
+            ("trl sft --config=sft.yaml --learning_rate 1e-4", Some("sft.yaml")),
+            (
+                "tune run lora --config llama3_1/8B_lora batch_size=4",
+                Some("llama3_1/8B_lora"),
+            ),
+            ("accelerate launch --config_file z3.yaml sft.py --lora_r 8", None),
+            ("trl sft --lora_r 8", None),
+        ] {
+            assert_eq!(one(text).config.as_deref(), config, "{text}");
+        }
+        assert_eq!(CommandLine::all("see config.yml"), []);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_odd(text in "[-# \\\\\n\"'$()|&;<>=a-c.é]{0,60}") {
+            CommandLine::all(&text);
+            CommandLine::in_comments(&text);
+        }
+
+        #[test]
+        fn what_is_written_is_read_back(options in proptest::collection::btree_map("[a-z_]{1,8}", "[a-z0-9. ]{1,8}", 1..6)) {
+            let written: String = options.iter().map(|(name, value)| format!(" \\\n  --{name} '{value}'")).collect();
+            let read = one(&format!("trl sft{written}\n"));
+            for (name, value) in &options {
+                prop_assert_eq!(&read.options[name], &Value::from(value.as_str()));
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The training of a script: the trainer that it starts, with the model, the adapter and the settings that this one is given.
+
+use super::calls::{
+    Library, ModelKind, TrainerRow, UNSLOTH_LOADER, config_kind, is_of_unsloth, model_kind, trainer_row, why_no_texts,
+};
+use super::model::Made;
+use super::run::{Bound, Called, Run};
+use super::trainer::{argument_of, config_of, refused, trainer_of};
+use crate::import::StackFileError;
+use peft_tune_core::recipe::TrainerKind;
+
+/// What a script trains, by the calls that say it.
+pub(super) struct Training<'r> {
+    pub library: Library,
+    pub kind: TrainerKind,
+    pub trainer: Option<&'r Called>,
+    pub config: Option<&'r Called>,
+    /// Call that loads the model, where the trainer is not given its name.
+    pub model: Option<&'r Called>,
+    /// The model's name, which the trainer loads by itself.
+    pub model_name: Option<&'r Bound>,
+    /// Call that says the adapter.
+    pub adapter: Option<&'r Called>,
+    pub has_adapter: bool,
+    /// Whether questions are masked by unsloth's marks.
+    pub is_masked: bool,
+    /// Whether the model could not be followed back.
+    is_lost: bool,
+    pub notes: Vec<String>,
+}
+
+impl<'r> Training<'r> {
+    /// Finds the training of a script.
+    ///
+    /// # Errors
+    /// A script that trains nothing, or something else than language models by a trainer that is read.
+    pub(super) fn of(run: &'r Run<'r>) -> Result<Self, StackFileError> {
+        let mut notes = Vec::new();
+        let (trainer, is_masked) = trainer_of(run, &mut notes)?;
+        let config = config_of(run, trainer, &mut notes);
+        let row = trainer.and_then(trainer_row);
+        let kind = row
+            .map(|row| row.kind)
+            .or(config.and_then(config_kind))
+            .unwrap_or_default();
+        let mut training = Self {
+            library: Library::Trl,
+            kind,
+            trainer,
+            config,
+            model: None,
+            model_name: None,
+            adapter: None,
+            has_adapter: false,
+            is_masked,
+            is_lost: false,
+            notes,
+        };
+        training.find_model(run)?;
+        training.check_collator(run)?;
+        training.library = library(run, row, training.model);
+        training.find_adapter(run)?;
+        for bound in ["model", "args", "peft_config"]
+            .map(|name| training.argument(name))
+            .into_iter()
+            .flatten()
+        {
+            let grounds = bound.value.grounds.iter().map(|ground| ground.to_string());
+            training.notes.extend(grounds);
+        }
+        Ok(training)
+    }
+
+    /// An argument of the trainer.
+    pub(super) fn argument(&self, name: &str) -> Option<&'r Bound> {
+        argument_of(self.trainer?, name)
+    }
+
+    /// A named argument of the call that loads the model.
+    pub(super) fn model_argument(&self, name: &str) -> Option<&'r Bound> {
+        self.model?.argument(name, None)
+    }
+
+    /// Refuses rows that are no texts, by what puts them together.
+    fn check_collator(&self, run: &'r Run<'r>) -> Result<(), StackFileError> {
+        let given = self.argument("data_collator");
+        let collator = given.and_then(|bound| run.result(&bound.value));
+        match collator.and_then(|call| Some((call, why_no_texts(call)?))) {
+            Some((call, reason)) => Err(refused(run, call, call.short_name(), reason)),
+            None => Ok(()),
+        }
+    }
+
+    fn find_model(&mut self, run: &'r Run<'r>) -> Result<(), StackFileError> {
+        let given = self.argument("model");
+        let made = given.map_or_else(Made::default, |bound| Made::of(run, &bound.value));
+        self.model_name = given.filter(|_| made.is_text);
+        self.is_lost = made.loaded.is_none() && !made.is_text;
+        let first = || run.calls.iter().find(|call| model_kind(call).is_some());
+        self.model = match self.is_lost {
+            true => first(),
+            false => made.loaded,
+        };
+        if let (true, Some(call), Some(bound)) = (self.is_lost, self.model, given) {
+            self.notes.push(format!(
+                "{}: which model `{}` is cannot be told: the one that is loaded at {} is taken",
+                run.location(bound.line),
+                bound.text,
+                run.location(call.line)
+            ));
+        }
+        if let Some(call) = self.model
+            && let Some(ModelKind::Other(reason)) = model_kind(call)
+        {
+            return Err(refused(run, call, call.owner(), reason));
+        }
+        self.adapter = made.adapter;
+        self.has_adapter = made.adapter.is_some() || made.has_unknown_adapter || made.started.is_some();
+        if let Some(call) = made.started {
+            self.notes.push(format!(
+                "{}: the adapter that is loaded there is left out: trials start from a new one",
+                run.location(call.line)
+            ));
+        }
+        Ok(())
+    }
+
+    /// The adapter that the trainer is told to add, or that was added to the model.
+    fn find_adapter(&mut self, run: &'r Run<'r>) -> Result<(), StackFileError> {
+        let given = self.argument("peft_config").filter(|bound| !bound.value.is_nothing());
+        let added = run.calls.iter().find(|call| call.short_name() == "add_adapter");
+        let added = added.and_then(|call| call.argument("adapter_config", Some(0)));
+        if let Some(bound) = given.or(added.filter(|_| self.adapter.is_none())) {
+            self.has_adapter = true;
+            self.adapter = run.result(&bound.value);
+            if self.adapter.is_none() {
+                self.notes.push(format!(
+                    "{}: what `{}` says of the adapter cannot be evaluated: the usual settings are taken",
+                    run.location(bound.line),
+                    bound.text
+                ));
+            }
+        }
+        // A model that cannot be followed back has the one that is made.
+        if self.is_lost && !self.has_adapter {
+            self.adapter = run.calls.iter().find(|call| is_adapter(call));
+            self.has_adapter = self.adapter.is_some();
+        }
+        if self.is_lost
+            && !self.has_adapter
+            && self.library != Library::Unsloth
+            && let Some(bound) = self.argument("model")
+        {
+            self.notes.push(format!(
+                "{}: whether `{}` has an adapter cannot be told: all parameters are trained here; write `method` and `rank` in the study",
+                run.location(bound.line),
+                bound.text
+            ));
+        }
+        if let Some(call) = self.adapter
+            && call.short_name() != "get_peft_model"
+            && call.short_name() != "LoraConfig"
+        {
+            let reason = match call.short_name() {
+                "get_peft_config" => "takes the adapter from the script's options: give its command, or its YAML",
+                _ => "makes an adapter that is no LoRA",
+            };
+            return Err(refused(run, call, call.short_name(), reason));
+        }
+        if self.library == Library::Unsloth && !self.has_adapter && !self.trains_all() {
+            self.has_adapter = true;
+            let location = self
+                .model
+                .map_or_else(String::new, |call| format!("{}: ", run.location(call.line)));
+            self.notes.push(format!(
+                "{location}no call of `get_peft_model` adds an adapter: one with unsloth's usual settings is taken"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether unsloth is told to train all parameters.
+    fn trains_all(&self) -> bool {
+        let said = self
+            .model
+            .and_then(|call| call.argument_in("full_finetuning", UNSLOTH_LOADER));
+        said.is_some_and(|bound| bound.value.truth() == Some(true))
+    }
+}
+
+fn library(run: &Run<'_>, row: Option<&TrainerRow>, model: Option<&Called>) -> Library {
+    let is_of_unsloth = model.is_some_and(|call| model_kind(call) == Some(ModelKind::Unsloth));
+    match row {
+        _ if is_of_unsloth || run.packages.contains("unsloth") => Library::Unsloth,
+        Some(row) if row.name == "Trainer" => Library::Transformers,
+        _ => Library::Trl,
+    }
+}
+
+fn is_adapter(call: &Called) -> bool {
+    call.short_name() == "LoraConfig" || call.short_name() == "get_peft_model" && is_of_unsloth(call.owner())
+}

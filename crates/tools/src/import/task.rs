@@ -1,0 +1,185 @@
+//! What a tool does by a file or a script: the training that is read of it, or something else, which is refused by the key that says so.
+
+use std::path::Path;
+
+use super::command_line::CommandLine;
+use super::task_row::{Task, TaskRow};
+use super::task_table::{NO_COMMAND, NO_TRAINING, OF_TRAININGS, SCRIPTS, TASKS, TRAIN, UNNAMED};
+use super::{Keys, Script, StackFileError};
+use crate::Tool;
+use peft_tune_core::recipe::TrainerKind;
+
+/// What a file's training is, and what had to be assumed to tell.
+pub(super) struct FoundTask {
+    pub trainer: TrainerKind,
+    pub note: Option<String>,
+}
+
+impl FoundTask {
+    /// Training on answers as they stand.
+    const SFT: Self = Self {
+        trainer: TrainerKind::Sft,
+        note: None,
+    };
+}
+
+/// What is told to do about a file that says something else.
+const GIVE_ANOTHER: &str = "give a file of supervised fine-tuning, of DPO, KTO or ORPO";
+const SAY_WHICH: &str =
+    "begin it with the line `# trl dpo --config FILE` where that starts it, or give the command itself";
+
+/// The trainer of a file of `tool`, which `started` starts where the file is a command.
+///
+/// # Errors
+/// A file by which the tool does something else, or of which that cannot be told.
+pub(super) fn trainer_of(
+    keys: &Keys<'_>,
+    tool: Tool,
+    text: &str,
+    started: &[String],
+) -> Result<FoundTask, StackFileError> {
+    let command = match tool {
+        Tool::Trl => command_of(text, started),
+        _ => Vec::new(),
+    };
+    let by_command = task_of_command(&command);
+    let rows: Vec<&TaskRow> = rows_of(tool).filter(|row| row.holds(keys)).collect();
+    if let Some(what) = by_command.and_then(Task::not_read) {
+        return Err(StackFileError::OtherTask {
+            location: keys.path().display().to_string(),
+            what: told(&command.join(" "), tool, what),
+            instead: GIVE_ANOTHER,
+        });
+    }
+    check(keys, tool, &rows)?;
+    let by_keys = rows.iter().map(|row| row.task);
+    let named = by_command.into_iter().chain(by_keys).find_map(Task::trainer);
+    match named {
+        Some(trainer) => Ok(FoundTask { trainer, note: None }),
+        None if tool == Tool::Trl => {
+            says_training(keys, &command)?;
+            unnamed(keys)
+        }
+        None => Ok(FoundTask::SFT),
+    }
+}
+
+/// The trainer of a script, which the call of it tells.
+///
+/// # Errors
+/// Arguments by which the trainer does something else.
+pub(super) fn trainer_of_script(keys: &Keys<'_>, script: &Script, tool: Tool) -> Result<TrainerKind, StackFileError> {
+    // Whatever loads the model, these are arguments of TRL's trainers and of PEFT's adapters.
+    let rows = rows_of(Tool::Trl).chain(rows_of(Tool::Peft));
+    let rows: Vec<&TaskRow> = rows.filter(|row| row.holds(keys)).collect();
+    check(keys, tool, &rows)?;
+    Ok(script.trainer)
+}
+
+/// Refuses what is not read, by the first of the rows that hold and say so.
+fn check(keys: &Keys<'_>, tool: Tool, rows: &[&TaskRow]) -> Result<(), StackFileError> {
+    match rows.iter().find_map(|row| Some((row, row.task.not_read()?))) {
+        Some((row, what)) => Err(StackFileError::OtherTask {
+            location: keys.location(row.key),
+            what: told(&row.words(keys), tool, what),
+            instead: GIVE_ANOTHER,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// What is done by some words, as a sentence.
+fn told(words: &str, tool: Tool, what: &str) -> String {
+    format!("by `{words}` {} {what}", tool.title())
+}
+
+/// What a file is started by: a command of its own, or the one that its heading names.
+fn command_of(text: &str, started: &[String]) -> Vec<String> {
+    match started {
+        [] => CommandLine::in_comments(text).map_or_else(Vec::new, |command| command.started),
+        started => started.to_vec(),
+    }
+}
+
+/// Refuses a script that neither its name nor an option calls a training.
+fn says_training(keys: &Keys<'_>, started: &[String]) -> Result<(), StackFileError> {
+    let [script] = started else { return Ok(()) };
+    let is_named = pieces(script).any(|piece| TRAIN.iter().any(|word| piece.contains(word)));
+    if is_named || OF_TRAININGS.iter().any(|key| keys.has(key)) {
+        return Ok(());
+    }
+    Err(StackFileError::OtherTask {
+        location: keys.path().display().to_string(),
+        what: format!("`{script}` is started without an option of a training"),
+        instead: GIVE_ANOTHER,
+    })
+}
+
+/// The trainer of a file of TRL that does not name one: by keys that several have and by the file's name, or that of answers.
+fn unnamed(keys: &Keys<'_>) -> Result<FoundTask, StackFileError> {
+    let row = UNNAMED.iter().find(|row| row.holds(keys));
+    let Some((row, what)) = row.and_then(|row| Some((row, row.task.not_read()?))) else {
+        return Ok(FoundTask::SFT);
+    };
+    let words = row.words(keys);
+    match by_name(keys.path()) {
+        Some(trainer) => Ok(FoundTask {
+            trainer,
+            note: Some(format!(
+                "`{words}` is of several trainers: by the name of the file it is taken for `trainer: {trainer}`"
+            )),
+        }),
+        None => Err(StackFileError::OtherTask {
+            location: keys.path().display().to_string(),
+            what: told(&words, Tool::Trl, what),
+            instead: SAY_WHICH,
+        }),
+    }
+}
+
+fn rows_of(tool: Tool) -> impl Iterator<Item = &'static TaskRow> {
+    let own = TASKS.iter().filter(move |(own, _)| *own == tool);
+    own.flat_map(|(_, rows)| rows.iter())
+}
+
+/// What a command of TRL does, or a script by its name.
+fn task_of_command(started: &[String]) -> Option<Task> {
+    match started {
+        [program, told] if program == "trl" => {
+            let known = TrainerKind::from_name(told).map(Task::Trains);
+            known.or_else(|| task_of_word(told)).or(Some(NO_COMMAND))
+        }
+        [script] => {
+            let pieces = || pieces(script);
+            let is_training = pieces().any(|piece| TRAIN.contains(&piece.as_str()));
+            let no_training = NO_TRAINING.iter().filter(|_| !is_training);
+            let other = no_training
+                .chain(SCRIPTS)
+                .find(|(words, _)| pieces().any(|piece| words.contains(&piece.as_str())))
+                .map(|(_, task)| *task);
+            let known = || pieces().find_map(|piece| task_of_word(&piece));
+            let trainer = || pieces().find_map(|piece| TrainerKind::from_name(&piece));
+            other.or_else(known).or_else(|| trainer().map(Task::Trains))
+        }
+        _ => None,
+    }
+}
+
+/// What TRL does by a word that no recipe has a trainer for, where the word is known.
+fn task_of_word(word: &str) -> Option<Task> {
+    let reason = TrainerKind::why_not(word)?;
+    Some(Task::Other(reason))
+}
+
+/// The trainer of preferences in the name of a file.
+fn by_name(path: &Path) -> Option<TrainerKind> {
+    let name = path.file_stem()?.to_str()?;
+    let trainer = pieces(name).find_map(|piece| TrainerKind::from_name(&piece))?;
+    (!trainer.is_sft()).then_some(trainer)
+}
+
+/// Words of a name, in small letters.
+fn pieces(name: &str) -> impl Iterator<Item = String> {
+    let pieces = name.split(|letter: char| !letter.is_alphanumeric());
+    pieces.filter(|piece| !piece.is_empty()).map(str::to_lowercase)
+}

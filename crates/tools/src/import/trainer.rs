@@ -1,0 +1,223 @@
+//! What tools built on transformers' `TrainingArguments` share: optimizer, schedule, length, evaluation, order.
+
+use serde_json::Value;
+
+use super::{Reader, StackFileError, tables};
+use peft_tune_core::recipe::settings::setting;
+use peft_tune_core::recipe::{OptimizerKind, ParamValue, Precision, ScheduleKind, TrainingLength};
+
+/// A tool's names for what all of them have.
+pub(crate) struct TrainerKeys {
+    pub epochs: &'static str,
+    pub optimizer: &'static str,
+    /// The optimizer where the file names none.
+    pub usual_optimizer: &'static str,
+    pub scheduler: &'static str,
+    /// A backend or a mode of the compiler turns it on.
+    pub compiles_by_mode: bool,
+}
+
+impl TrainerKeys {
+    /// The names of transformers' `TrainingArguments`, with TRL's optimizer.
+    pub(crate) const OF_TRANSFORMERS: Self = Self {
+        epochs: "num_train_epochs",
+        optimizer: "optim",
+        usual_optimizer: "adamw_torch_fused",
+        scheduler: "lr_scheduler_type",
+        compiles_by_mode: true,
+    };
+}
+
+/// Reads all of them.
+///
+/// # Errors
+/// A value that the tool would not take.
+pub(crate) fn read(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), StackFileError> {
+    optimizer(reader, names)?;
+    course(reader, names.epochs, names.scheduler)?;
+    evaluation(reader)?;
+    compiler(reader, names)?;
+    let keys = reader.keys;
+    if !keys.has("per_device_train_batch_size") {
+        reader.value("micro_batch", "per_gpu_train_batch_size", keys)?;
+    }
+    if let Some(seed) = keys.raw("seed") {
+        let number = keys.number("seed")?.filter(|seed| *seed >= 0.0 && seed.fract() == 0.0);
+        reader.recipe.training.seed =
+            number.ok_or_else(|| keys.wrong("seed", seed, "write a whole number, 0 or more"))? as u64;
+    }
+    match keys.text("train_sampling_strategy")?.as_deref() {
+        Some("sequential") => reader.recipe.training.shuffle = false,
+        Some("group_by_length") => reader.recipe.batch.group_by_length = true,
+        _ => {}
+    }
+    if let Some(grouped) = keys.flag("group_by_length")? {
+        reader.recipe.batch.group_by_length = grouped;
+    }
+    reading(reader)
+}
+
+/// The compiler, and products of F32 in TF32, which no recipe has.
+fn compiler(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let has_mode = ["torch_compile_backend", "torch_compile_mode"].map(|key| keys.has(key));
+    if names.compiles_by_mode && has_mode.contains(&true) {
+        reader.recipe.torch.torch_compile = true;
+        reader.said("torch_compile");
+    }
+    if keys.flag("tf32")?.unwrap_or(false) && reader.recipe.precision == Precision::Fp32 {
+        reader.note("`tf32: true` is not carried over: products of F32 are in TF32 there, and in F32 here");
+    }
+    Ok(())
+}
+
+/// What reads rows: threads that tokenise, processes of the loader, and how far it is ahead.
+fn reading(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    for key in ["dataset_num_proc", "dataset_processes", "preprocessing_num_workers"] {
+        if let Some(workers) = keys.count(key)? {
+            reader.recipe.data.tokenizing_workers = Some(workers as usize);
+        }
+    }
+    let factor = keys.count("dataloader_prefetch_factor")?;
+    let Some(found) = keys.raw("dataloader_num_workers") else {
+        return Ok(());
+    };
+    // 0 is a number here: rows are read within the step.
+    let workers = keys
+        .number("dataloader_num_workers")?
+        .filter(|workers| *workers >= 0.0 && workers.fract() == 0.0);
+    let workers =
+        workers.ok_or_else(|| keys.wrong("dataloader_num_workers", found, "write a whole number, 0 or more"))? as u64;
+    let accumulation = reader.recipe.batch.gradient_accumulation.max(1) as u64;
+    let depth = factor.map(|factor| workers.saturating_mul(factor).div_ceil(accumulation));
+    let mut set = |name: &'static str, value: u64| {
+        let value = ParamValue::Int(i64::try_from(value).unwrap_or(i64::MAX));
+        let row = setting(name).filter(|row| row.legal.allows(&value));
+        if row.is_none_or(|row| (row.set)(&mut reader.recipe, &value).is_err()) {
+            return Err(keys.wrong("dataloader_num_workers", found, "write a number that is smaller"));
+        }
+        reader.said(name);
+        Ok(())
+    };
+    match (workers, depth) {
+        (0, _) => set("prefetch_depth", 0),
+        // So a depth is exported.
+        (1, Some(depth)) => set("prefetch_depth", depth),
+        (workers, depth) => {
+            set("dataloader_num_workers", workers)?;
+            depth.map_or(Ok(()), |depth| set("prefetch_depth", depth))
+        }
+    }
+}
+
+fn optimizer(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    // An earlier version has a flag for one.
+    let is_adafactor = keys.flag("adafactor")?.unwrap_or(false);
+    let name = match is_adafactor {
+        true => Some(OptimizerKind::Adafactor.name().to_owned()),
+        false => keys.text(names.optimizer)?,
+    };
+    if let Some(name) = &name {
+        reader.optimizer(names.optimizer, name);
+    }
+    // The fused one updates in place.
+    reader.choices.foreach = Some(name.as_deref().unwrap_or(names.usual_optimizer) == "adamw_torch");
+    if reader.recipe.optimizer.kind == OptimizerKind::Sgd {
+        // It has none unless it is asked for.
+        reader.recipe.optimizer.momentum = 0.0;
+    }
+    if let Some(norm) = keys.number("max_grad_norm")? {
+        // 0 never clips there.
+        reader.recipe.optimizer.max_grad_norm = (norm > 0.0).then_some(norm);
+        reader.said("max_grad_norm");
+    }
+    let Some(arguments) = keys.text("optim_args")? else {
+        return Ok(());
+    };
+    let pairs = arguments.split(',').filter_map(|pair| pair.split_once('='));
+    for (name, value) in pairs.map(|(name, value)| (name.trim(), value.trim())) {
+        match (name, value.parse::<f64>()) {
+            ("momentum", Ok(momentum)) if (0.0..1.0).contains(&momentum) => {
+                reader.recipe.optimizer.momentum = momentum;
+                reader.said("momentum");
+            }
+            ("nesterov", _) => {
+                reader.recipe.optimizer.nesterov = value.eq_ignore_ascii_case("true");
+                reader.said("nesterov");
+            }
+            _ => reader.note(format!("`optim_args: {name}` has no setting here, and is left out")),
+        }
+    }
+    Ok(())
+}
+
+fn course(reader: &mut Reader<'_>, epochs: &str, scheduler: &str) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let steps = keys.number("max_steps")?.filter(|steps| *steps >= 1.0);
+    let passes = keys
+        .number(epochs)?
+        .filter(|epochs| *epochs > 0.0 && epochs.is_finite());
+    match (steps, passes) {
+        // Steps win over epochs there.
+        (Some(steps), _) => reader.recipe.training.length = TrainingLength::Steps(steps as u64),
+        (None, Some(passes)) => reader.recipe.training.length = TrainingLength::Epochs(passes),
+        (None, None) => {}
+    }
+    // Each version takes one of them, and the other is 0 or not there.
+    let steps = keys.number("warmup_steps")?.filter(|steps| *steps > 0.0);
+    let warmup = steps.or(keys.number("warmup_ratio")?);
+    if keys.has("warmup_steps") || keys.has("warmup_ratio") {
+        reader.recipe.schedule.warmup = warmup.filter(|warmup| *warmup >= 0.0).unwrap_or(0.0);
+        reader.said("warmup");
+    }
+    if let Some(name) = keys.text(scheduler)? {
+        let found = tables::schedule(keys, reader.tool).or_else(|| ScheduleKind::from_name(&name));
+        reader.schedule(scheduler, &name, found);
+    }
+    schedule_arguments(reader)
+}
+
+/// The arguments of the schedule, under the names of transformers' functions.
+fn schedule_arguments(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let Some(part) = reader.keys.part("lr_scheduler_kwargs", "lr_scheduler_kwargs.") else {
+        return Ok(());
+    };
+    let lowest = part.number("min_lr")?;
+    let rate = reader.recipe.optimizer.learning_rate;
+    if let Some(lowest) = lowest.filter(|_| reader.recipe.schedule.kind == ScheduleKind::CosineWithMinLr) {
+        reader.recipe.schedule.min_lr_rate = Some((lowest / rate).clamp(0.0, 1.0));
+        reader.said("min_lr_rate");
+    }
+    for (argument, name) in reader.recipe.schedule.kind.row().arguments {
+        let (Some(row), Some(value)) = (setting(name), part.raw(argument)) else {
+            continue;
+        };
+        let value = match value {
+            Value::String(text) => ParamValue::from(text.as_str()),
+            other => other.as_f64().map_or(ParamValue::Bool(false), ParamValue::Float),
+        };
+        let is_set = row.legal.allows(&value) && (row.set)(&mut reader.recipe, &value).is_ok();
+        if !is_set {
+            let found = part.raw(argument).unwrap_or(&Value::Null);
+            return Err(part.wrong(argument, found, "write a value that transformers takes"));
+        }
+        reader.said(row.name);
+    }
+    reader.part_unread(&part, "lr_scheduler_kwargs.");
+    Ok(())
+}
+
+fn evaluation(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let strategy = keys.text("eval_strategy")?.or(keys.text("evaluation_strategy")?);
+    let steps = keys.number("eval_steps")?;
+    if strategy.as_deref().unwrap_or("steps") != "steps" {
+        return Ok(());
+    }
+    reader.recipe.training.evaluate_every = steps.filter(|steps| *steps >= 1.0).map(|steps| steps as u64);
+    // Less than one is a share of all steps.
+    reader.later.evaluation_share = steps.filter(|share| *share > 0.0 && *share < 1.0);
+    Ok(())
+}

@@ -1,0 +1,18 @@
+//! Plans of a setting in a tool: what it needs on a device, whether that fits, and what would change it. `plan --stack` and
+//! `plan --check` print them, and the page of the documentation shows them.
+
+mod asked;
+mod error;
+mod model_config;
+mod predicted;
+mod stack_plan;
+mod within;
+mod words;
+
+pub use asked::{AskedChanges, AskedSetting, check_file};
+pub use error::PlanError;
+pub use model_config::ModelConfig;
+pub use predicted::{Predicted, Searched};
+pub use stack_plan::{Assumed, FrontierPoint, StackPlan, lengths_around};
+pub use within::{MEMORY_WITHIN, SPEED_WITHIN};
+pub use words::{setting_text, weights_text};
