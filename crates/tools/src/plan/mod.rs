@@ -17,4 +17,4 @@ pub use model_config::ModelConfig;
 pub use predicted::{Predicted, Searched};
 pub use stack_plan::{Assumed, StackPlan};
 pub use within::{MEMORY_WITHIN, SPEED_WITHIN};
-pub use words::{setting_text, weights_text};
+pub use words::{phases_note, setting_text, weights_text};
