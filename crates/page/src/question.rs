@@ -15,8 +15,7 @@ pub(crate) enum Question {
     Plan(Box<AskedPlan>),
 }
 
-/// A setting to plan: of a tool's file, or of the form. Numbers are as they are written; [`Numbers`](super::numbers::Numbers) has their
-/// bounds.
+/// A setting to plan: of a tool's file, or of the form. Numbers are as they are written, within bounds or not.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct AskedPlan {
