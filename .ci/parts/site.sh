@@ -10,6 +10,7 @@ mdbook build docs 2>&1 | tee "$PARTS_TOOLS/book.log"
 if grep -E 'WARN|ERROR' "$PARTS_TOOLS/book.log"; then exit 1; fi
 
 # The planner: built for browsers, compared with the program, and used in Chromium where that is installed.
+command -v python3 > /dev/null || { echo "there is no Python here: the planner is not built" && exit 3; }
 target=wasm32-unknown-unknown
 if ! [ -d "$(rustc --print target-libdir --target $target)" ] && ! rustup target add $target; then
   echo "Rust's $target cannot be installed here: the planner is not built"

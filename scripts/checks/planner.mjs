@@ -144,11 +144,41 @@ const checkUse = async (browser, url) => {
   const file = await tab.run("({ asked: question(), text: at('json').textContent })");
   check(file.text === ask(file.asked).plan_text, "the file's plan is the module's");
   await drop([["train.py", "print(1)"]]);
-  check((await tab.run("document.body.textContent")).includes("read by the program alone"), "a script is refused with what to do");
+  // The result alone: the page's own script has these words too.
+  const result = () => tab.run("at('result').textContent");
+  check((await result()).includes("read by the program alone: train.py"), "a script is refused with what to do");
   await after(tab, "bad input is told", () => tab.run("at('config').value = '{'; at('config').dispatchEvent(new Event('input', { bubbles: true }))"));
   check((await tab.run("at('status').dataset.fit")) === "error" && (await tab.run("at('status').textContent")).includes("no JSON"), "bad input is told");
   await example(tab);
   check((await tab.run("at('shown').hidden")) === false, "the page goes on behind bad input");
+  // What is no number, what is out of bounds, a fault of the module, and files beside others.
+  const input = (id, value) => tab.run(`at('${id}').value = '${value}'; at('${id}').dispatchEvent(new Event('input', { bubbles: true }))`);
+  const status = () => tab.run("at('status').dataset.fit + ': ' + at('status').textContent");
+  for (const [id, value, told] of [["price", "-1", "not a price"], ["devices", "0", "`devices` is 0"], ["epochs", "-2", "`epochs` is -2"], ["rows", "0.5", "`rows` is 0.5"]]) {
+    await after(tab, `${id} ${value} is answered`, () => input(id, value));
+    const found = await status();
+    check(found.startsWith("error") && found.includes(told), `${id} ${value} is refused: ${found}`);
+    await after(tab, "the field is emptied", () => input(id, ""));
+  }
+  await tab.run("at('price').focus()");
+  await after(tab, "letters are answered", async () => { for (const letter of "-e") await key(tab, letter, 0, letter); });
+  check((await status()).includes("no number: US dollars"), `what is no number is told with its field: ${await status()}`);
+  // As a number it would keep what is no number.
+  await tab.run("at('price').type = 'text'; at('price').value = ''; at('price').type = 'number'");
+  await after(tab, "the field is emptied", () => input("price", ""));
+  await after(tab, "a fault is told", () => tab.run("{ const { exports } = planner.instance; planner.instance = { exports: { ...exports, ask: () => { throw new WebAssembly.RuntimeError('unreachable'); } } }; } plan()"));
+  check((await status()).includes("The planner ended on this input"), "a fault of the module is told");
+  await example(tab);
+  check((await tab.run("at('shown').hidden")) === false, "the page goes on behind a fault of the module");
+  const llama = JSON.stringify(MODELS["llama-8b"]);
+  await tab.run("document.querySelector('[name=from][value=form]').checked = true");
+  await drop([["config.json", llama], ["merges.txt", "#version: 0.2"], ["tokenizer.json", "{}"]]);
+  check((await tab.run("fromFile()")) === false, "a tokenizer's texts are no tool's settings");
+  await drop([["a.yaml", "base_model: m\nadapter: lora\n"], ["b.yaml", "x: 1"], ["train.py", "print(1)"]]);
+  const beside = await result();
+  check(beside.includes("passed over beside a.yaml: b.yaml") && beside.includes("read by the program alone: train.py"), "files that are passed over are told");
+  await drop([["weights.bin", "\u0000\u0001"]]);
+  check((await result()).includes("tool's settings file or JSONL: weights.bin"), "a binary file is told");
   check(tab.requests.every((one) => one.startsWith("file:") || one.startsWith("data:")), `the page asks nothing of the network (${tab.requests.length} requests)`);
   check(tab.errors.length === 0, `the page has no error ${tab.errors.join("; ")}`);
   await tab.close();

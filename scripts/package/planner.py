@@ -26,7 +26,8 @@ def build():
     """Path of the built module."""
     command = ["cargo", "build", "--locked", "--profile", "page", "-p", "peft-tune-page", "--target", TARGET]
     subprocess.run(command, check=True, cwd=ROOT)
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    # As cargo takes it, which runs there.
+    target = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
     return target / TARGET / "page" / "peft_tune_page.wasm"
 
 

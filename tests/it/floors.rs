@@ -52,6 +52,21 @@ const CRATES: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "crates/page/src",
+        &[
+            "question",
+            "error",
+            "form",
+            "menu",
+            "numbers",
+            "cost",
+            "published",
+            "planned",
+            "door",
+            "tests",
+        ],
+    ),
+    (
         "crates/kernels/src",
         &[
             "kernel_form",
@@ -149,6 +164,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src",
     "crates/core/src",
     "crates/tools/src",
+    "crates/page/src",
     "crates/search/src",
     "crates/kernels/src",
     "crates/engine/src",

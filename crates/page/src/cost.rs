@@ -11,26 +11,26 @@
 
 use serde_json::{Value, json};
 
-use super::question::AskedPlan;
+use super::numbers::Numbers;
 use peft_tune_core::predict::DevicePrice;
-use peft_tune_core::predict::stack::{StackPrediction, StackSetting};
-use peft_tune_core::quantity::HourlyPrice;
+use peft_tune_core::predict::stack::{StackDevice, StackSetting};
 use peft_tune_core::recipe::{BatchSettings, EpochSteps, Recipe, TrainingLength};
-use peft_tune_tools::plan::SPEED_WITHIN;
+use peft_tune_tools::plan::{Predicted, SPEED_WITHIN};
 
 /// Time and money of a training as JSON; `missing` says in words what is not known.
-pub(crate) fn cost(asked: &AskedPlan, recipe: &Recipe, setting: &StackSetting, prediction: &StackPrediction) -> Value {
-    let steps = match steps_of(asked, recipe, setting) {
+pub(crate) fn cost(numbers: &Numbers, recipe: &Recipe, predicted: &Predicted) -> Value {
+    let setting = &predicted.setting;
+    let steps = match steps_of(numbers, recipe, setting) {
         Ok(steps) => steps,
         Err(missing) => return json!({"missing": missing}),
     };
     let tokens = steps.count.saturating_mul(tokens_of_step(setting));
-    let Some(step_s) = prediction.step_s() else {
+    let Some(step_s) = predicted.prediction.step_s() else {
         return json!({"steps": steps.count, "by": steps.by, "tokens": tokens, "missing": "choose a device for the time"});
     };
     let seconds = step_s * steps.count as f64;
     let device_s = seconds * setting.devices as f64;
-    let price = price_of(asked);
+    let price = price_of(numbers, predicted.device);
     let usd = price.as_ref().map(|price| around(price.usd(device_s)));
     json!({
         "steps": steps.count,
@@ -54,12 +54,12 @@ struct Steps {
     by: String,
 }
 
-fn steps_of(asked: &AskedPlan, recipe: &Recipe, setting: &StackSetting) -> Result<Steps, &'static str> {
+fn steps_of(numbers: &Numbers, recipe: &Recipe, setting: &StackSetting) -> Result<Steps, &'static str> {
     let of = |count: u64, by: String| Ok(Steps { count, by });
-    if let Some(steps) = asked.steps {
+    if let Some(steps) = numbers.steps {
         return of(steps, "as given".to_owned());
     }
-    let epochs = match (asked.epochs, recipe.training.length) {
+    let epochs = match (numbers.epochs, recipe.training.length) {
         (Some(epochs), _) | (None, TrainingLength::Epochs(epochs)) => epochs,
         (None, TrainingLength::Steps(steps)) => return of(steps, "as the file says".to_owned()),
         (None, TrainingLength::Tokens(tokens)) => {
@@ -67,7 +67,7 @@ fn steps_of(asked: &AskedPlan, recipe: &Recipe, setting: &StackSetting) -> Resul
             return of(steps, format!("{tokens} tokens, as the file says"));
         }
     };
-    let Some(rows) = asked.rows.filter(|rows| *rows > 0) else {
+    let Some(rows) = numbers.rows else {
         return Err("say how many rows are trained on, or how many steps");
     };
     // Sizes have 32 bits in a browser.
@@ -81,7 +81,9 @@ fn steps_of(asked: &AskedPlan, recipe: &Recipe, setting: &StackSetting) -> Resul
     };
     let count = EpochSteps::new(rows, &batch).of_epochs(epochs);
     let times = if epochs == 1.0 { "epoch" } else { "epochs" };
-    of(count, format!("{epochs} {times} of {rows} rows"))
+    // Several documents are one of these: whoever counts documents has fewer.
+    let packed = if recipe.batch.packing { "packed " } else { "" };
+    of(count, format!("{epochs} {times} of {rows} {packed}rows"))
 }
 
 /// Tokens of a step on all devices, padding counted.
@@ -89,14 +91,7 @@ fn tokens_of_step(setting: &StackSetting) -> u64 {
     setting.tokens() * setting.gradient_accumulation * setting.devices
 }
 
-fn price_of(asked: &AskedPlan) -> Option<DevicePrice> {
-    let given = asked
-        .usd_per_h
-        .filter(|usd| *usd >= 0.0)
-        .map(|usd| DevicePrice::given(HourlyPrice(usd), "as given"));
-    let sheet = asked
-        .device
-        .as_deref()
-        .and_then(|name| peft_tune_core::predict::device(name).ok());
-    given.or_else(|| DevicePrice::listed(sheet?.name))
+fn price_of(numbers: &Numbers, device: Option<StackDevice>) -> Option<DevicePrice> {
+    let given = numbers.price.map(|price| DevicePrice::given(price, "as given"));
+    given.or_else(|| DevicePrice::listed(device?.sheet.name))
 }

@@ -2,6 +2,7 @@
 
 use peft_tune_core::predict::PredictError;
 use peft_tune_core::predict::stack::StackError;
+use peft_tune_core::quantity::QuantityError;
 use peft_tune_tools::UnknownTool;
 use peft_tune_tools::import::StackFileError;
 use peft_tune_tools::plan::PlanError;
@@ -19,6 +20,8 @@ pub(crate) enum PageError {
     Setting { name: String, value: String, legal: String },
     #[error("there is no sharing `{0}`; write copies, zero1, zero2, zero3, fsdp or hybrid-N")]
     Sharing(String),
+    #[error(transparent)]
+    Price(#[from] QuantityError),
     #[error(transparent)]
     Device(#[from] PredictError),
     #[error(transparent)]

@@ -9,6 +9,7 @@ mod door;
 mod error;
 mod form;
 mod menu;
+mod numbers;
 mod planned;
 mod published;
 mod question;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::cost::{around, cost};
 use super::error::PageError;
 use super::form::recipe_of;
+use super::numbers::Numbers;
 use super::published::nearest;
 use super::question::{AskedPlan, GivenFile};
 use peft_tune_core::predict;
@@ -14,7 +15,9 @@ use peft_tune_core::predict::stack::{Sharing, StackDevice, StackPrediction};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_tools::Tool;
 use peft_tune_tools::import::parse_recipe;
-use peft_tune_tools::plan::{AskedChanges, AskedSetting, MEMORY_WITHIN, ModelConfig, Predicted, StackPlan};
+use peft_tune_tools::plan::{
+    AskedChanges, AskedSetting, MEMORY_WITHIN, ModelConfig, Predicted, StackPlan, phases_note,
+};
 
 /// The name of a model's file in messages.
 const CONFIG: &str = "config.json";
@@ -36,6 +39,7 @@ pub(crate) fn planned(asked: &AskedPlan) -> Result<Value, PageError> {
     if asked.config.trim().is_empty() {
         return Err(PageError::NoModel);
     }
+    let numbers = Numbers::of(asked)?;
     let config = ModelConfig::parse(Path::new(CONFIG), &asked.config)?;
     let device = asked.device.as_deref().map(predict::device).transpose()?;
     let device = device.map(|sheet| StackDevice { sheet });
@@ -48,10 +52,10 @@ pub(crate) fn planned(asked: &AskedPlan) -> Result<Value, PageError> {
         Some(file) => of_file(file, &config, stack)?,
         None => of_form(asked, stack)?,
     };
-    setting.change(changes(asked)?);
+    setting.change(changes(asked, numbers.devices)?);
     let predicted = Predicted::new(config.shape()?, &setting, device)?;
     let searched = predicted.searched()?;
-    let cost = cost(asked, &recipe, &predicted.setting, &predicted.prediction);
+    let cost = cost(&numbers, &recipe, &predicted);
     let published = nearest(&predicted);
     let model = match asked.model.as_str() {
         "" => recipe.model,
@@ -63,6 +67,8 @@ pub(crate) fn planned(asked: &AskedPlan) -> Result<Value, PageError> {
         "plan_text": format!("{printed:#}"),
         "plan": printed,
         "setting_text": plan.setting_text,
+        "phases_note": phases_note(&plan.prediction.memory.phases),
+        "scaling_text": plan.scaling.map(|scaling| scaling.to_string()),
         "fit_words": plan.prediction.verdict.map(|verdict| verdict.fit.words()),
         "outside_bytes": plan.prediction.outside_bytes,
         "between": between(&plan.prediction),
@@ -92,10 +98,10 @@ fn of_form(asked: &AskedPlan, stack: Option<Tool>) -> Result<Read, PageError> {
     })
 }
 
-fn changes(asked: &AskedPlan) -> Result<AskedChanges, PageError> {
+fn changes(asked: &AskedPlan, devices: Option<u64>) -> Result<AskedChanges, PageError> {
     let of_name = |name: &str| Sharing::from_name(name).ok_or_else(|| PageError::Sharing(name.to_owned()));
     Ok(AskedChanges {
-        devices: asked.devices,
+        devices,
         sharing: asked.sharing.as_deref().map(of_name).transpose()?,
         offload: asked.offload,
         rows_differ: asked.rows_differ,

@@ -1,12 +1,14 @@
 //! Published measurements of settings like one that is planned, beside what is predicted of them.
 //!
-//! Nearness is counted in steps that are as far as each other: another stack, another form of weights, another device, adapters in place
-//! of all parameters, and each doubling of the parameters, of the tokens of a micro-batch, of the devices. Checkpointing or not is half
-//! a step.
+//! Only rows that are near are shown, as far as there are any: of the same method, and within [`NEAR`] times in parameters and in the
+//! device's peak. Among them the distance is counted in steps that are as far as each other: another stack, another form of weights,
+//! another device, and each doubling of the parameters, of the tokens of a micro-batch, of the devices. Checkpointing or not is half a
+//! step, and another method is one, where no row is near.
 
 use serde::Serialize;
 
 use peft_tune_core::predict::stack::{Recompute, Trains};
+use peft_tune_core::predict::{self, NEAR, is_near};
 use peft_tune_tools::plan::Predicted;
 
 /// The table, which `just published` writes; no field of it holds a comma.
@@ -65,11 +67,53 @@ pub(crate) struct Pair {
     pub predicted: Option<f64>,
 }
 
-/// The rows whose settings are nearest to one, the nearest first.
-pub(crate) fn nearest(predicted: &Predicted) -> Vec<PublishedRow> {
+/// Measurements to show beside a setting.
+#[derive(Debug, Serialize)]
+pub(crate) struct Nearest {
+    /// The nearest first.
+    pub rows: Vec<PublishedRow>,
+    /// Reason why these rows are far, in words; `None` where they are near.
+    pub far: Option<String>,
+}
+
+/// The rows that are nearest to a setting: of those that are near, or of all where none is.
+pub(crate) fn nearest(predicted: &Predicted) -> Nearest {
     let mut all: Vec<(f64, PublishedRow)> = rows().map(|row| (distance(&row, predicted), row)).collect();
     all.sort_by(|(one, _), (other, _)| one.total_cmp(other));
-    all.into_iter().take(SHOWN).map(|(_, row)| row).collect()
+    let all = all.into_iter().map(|(_, row)| row);
+    // The nearest of all may be too far in one thing, and the next one in none.
+    let (near, far): (Vec<_>, Vec<_>) = all.partition(|row| is_row_near(row, predicted));
+    let is_far = near.is_empty();
+    let mut rows = if is_far { far } else { near };
+    rows.truncate(SHOWN);
+    let method = method_of(predicted);
+    Nearest {
+        rows,
+        far: is_far.then(|| {
+            format!(
+                "No measurement is near: of the same method ({method}), and within {NEAR} times in parameters and in the device's peak. \
+                 These are the nearest."
+            )
+        }),
+    }
+}
+
+/// The method of a setting, as the table calls it.
+fn method_of(predicted: &Predicted) -> &'static str {
+    match (&predicted.setting.trains, predicted.setting.weights.is_quantized()) {
+        (Trains::Everything, _) => "full",
+        (Trains::Adapters { .. }, false) => "lora",
+        (Trains::Adapters { .. }, true) => "qlora",
+    }
+}
+
+fn is_row_near(row: &PublishedRow, predicted: &Predicted) -> bool {
+    let parameters = row.parameters as f64 / predicted.shape.parameters().max(1) as f64;
+    let has_near_peak = predicted.device.is_none_or(|device| {
+        let of_row = predict::device(row.device).ok();
+        of_row.is_some_and(|sheet| is_near(sheet.matrix / device.sheet.matrix))
+    });
+    row.method == method_of(predicted) && is_near(parameters) && has_near_peak
 }
 
 /// All rows of the table.
@@ -127,7 +171,7 @@ fn distance(row: &PublishedRow, predicted: &Predicted) -> f64 {
     differs(row.stack != setting.stack.name)
         + differs(Some(row.weights) != weights)
         + differs(device.is_some_and(|device| device != row.device))
-        + differs((row.method == "full") != (setting.trains == Trains::Everything))
+        + differs(row.method != method_of(predicted))
         + doublings(row.parameters, predicted.shape.parameters())
         + doublings(row.micro_batch * row.sequence_length, setting.tokens())
         + doublings(row.devices, setting.devices)

@@ -15,7 +15,7 @@ pub(crate) enum Question {
     Plan(Box<AskedPlan>),
 }
 
-/// A setting to plan: of a tool's file, or of the form.
+/// A setting to plan: of a tool's file, or of the form. Numbers are as they are written, within bounds or not.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct AskedPlan {
@@ -32,7 +32,7 @@ pub(crate) struct AskedPlan {
     /// Name of a device; no verdict and no speed without one.
     pub device: Option<String>,
     /// Devices that share the work.
-    pub devices: Option<u64>,
+    pub devices: Option<f64>,
     /// What devices share out.
     pub sharing: Option<String>,
     /// What is shared out lies in the host's memory.
@@ -40,11 +40,11 @@ pub(crate) struct AskedPlan {
     /// Rows have lengths of their own and are not packed.
     pub rows_differ: bool,
     /// Rows that are trained on.
-    pub rows: Option<u64>,
+    pub rows: Option<f64>,
     /// Epochs, in place of the length that the file says.
     pub epochs: Option<f64>,
     /// Steps, in place of the length that the file says.
-    pub steps: Option<u64>,
+    pub steps: Option<f64>,
     /// US dollars of a device's hour, in place of the listed price.
     pub usd_per_h: Option<f64>,
 }

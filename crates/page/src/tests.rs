@@ -90,10 +90,47 @@ fn every_published_row_has_its_setting_and_the_nearest_come_with_a_plan() {
         assert!(row.parameters > 0 && !row.origin.is_empty(), "{row:?}");
         assert!(["peft", "torchtune"].contains(&row.stack), "{row:?}");
     }
-    let near = plan(&json!({"stack": "peft", "device": "A100 80GB"}));
-    let near = near["published"].as_array().unwrap();
+    let near = &plan(&json!({"stack": "peft", "device": "A100 80GB"}))["published"];
+    assert!(near["far"].is_null(), "{near}");
+    let near = near["rows"].as_array().unwrap();
     assert_eq!(near.len(), 5);
     assert!(near.iter().all(|row| row["stack"] == "peft"), "{near:?}");
+}
+
+#[test]
+fn rows_that_are_far_in_one_thing_give_way_to_near_ones_and_are_called_far_where_there_are_none() {
+    let published = |device: &str, settings: Value| {
+        let found = plan(&json!({"stack": "peft", "device": device, "settings": settings}));
+        found["published"].clone()
+    };
+    // By steps alone the rows of this stack would go first, which are of an A100 or of small models.
+    let full = published("RTX A6000", json!({"method": "full", "precision": "bf16"}));
+    assert!(full["far"].is_null(), "{full}");
+    for row in full["rows"].as_array().unwrap() {
+        assert_eq!(row["method"], "full", "{row}");
+        assert!(
+            ["RTX A6000", "RTX 4090"].contains(&row["device"].as_str().unwrap()),
+            "{row}"
+        );
+    }
+    let far = published("T4", json!({}));
+    assert_eq!(far["rows"].as_array().unwrap().len(), 5, "{far}");
+    assert!(far["far"].as_str().unwrap().contains("No measurement is near"), "{far}");
+}
+
+#[test]
+fn several_devices_say_how_fast_they_are_beside_one() {
+    let one = plan(&json!({"stack": "trl"}));
+    assert!(one["scaling_text"].is_null(), "{one}");
+    let two = plan(&json!({"stack": "trl", "devices": 2}));
+    let text = two["scaling_text"].as_str().unwrap();
+    assert!(text.starts_with("2 are ") && text.contains("efficiency"), "{text}");
+}
+
+fn wrong_number(name: &str, value: Value) -> Value {
+    let mut question = json!({"ask": "plan", "config": LLAMA, "stack": "trl", "device": "L4"});
+    question[name] = value;
+    question
 }
 
 #[test]
@@ -125,6 +162,22 @@ fn wrong_questions_are_refused_with_what_to_do() {
             "a.yaml",
         ),
         (json!({"ask": "whatever"}), "asked wrongly"),
+        (
+            wrong_number("devices", json!(0)),
+            "`devices` is 0; write a whole number from 1",
+        ),
+        (wrong_number("devices", json!(-1)), "`devices` is -1"),
+        (wrong_number("devices", json!(1e9)), "from 1 to 65536"),
+        (wrong_number("rows", json!(2.5)), "`rows` is 2.5"),
+        (wrong_number("rows", json!(1e300)), "`rows` is 1e300"),
+        (wrong_number("steps", json!(0)), "`steps` is 0"),
+        (
+            wrong_number("epochs", json!(-3)),
+            "`epochs` is -3; write a number above 0",
+        ),
+        (wrong_number("usd_per_h", json!(-1)), "`-1` is not a price"),
+        (wrong_number("usd_per_h", json!(0)), "`0` is not a price"),
+        (wrong_number("usd_per_h", json!("2 euro")), "asked wrongly"),
     ] {
         let answer = asked(&question);
         let error = answer["error"]

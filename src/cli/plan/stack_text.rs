@@ -5,9 +5,8 @@ use std::fmt::Write;
 use serde_json::json;
 
 use crate::report::{Lengths, Padder, bytes, duration, metric_value, printable};
-use crate::tools::plan::{Assumed, StackPlan};
+use crate::tools::plan::{Assumed, StackPlan, phases_note};
 use peft_tune_core::objective::THROUGHPUT;
-use peft_tune_core::predict::stack::EVALUATION;
 
 /// A plan with the lengths of its rows.
 #[derive(Debug)]
@@ -69,11 +68,8 @@ pub(super) fn to_text(planned: &PlanOfRows, width: Option<usize>) -> String {
         .iter()
         .map(|phase| format!("{} {}", phase.phase, size_of(phase.tensors_bytes)));
     line("phases", &phases.collect::<Vec<_>>().join(", "));
-    if memory.phases.iter().any(|phase| phase.phase == EVALUATION) {
-        line(
-            "",
-            &format!("{EVALUATION} is at this micro-batch, and no part of the peak"),
-        );
+    if let Some(note) = phases_note(&memory.phases) {
+        line("", &note);
     }
     for (name, size) in memory.components.iter().filter(|(_, size)| *size > 0) {
         line("component", &format!("{name} {}", size_of(*size)));

@@ -215,10 +215,11 @@ impl Experts {
     }
 
     /// Values of a layer that are no weights of products: the experts' biases, what corrects scores, and scales.
-    pub(super) fn vector_elements(&self, hidden: usize) -> usize {
-        let biases = self.count * (2 * self.intermediate_size + hidden);
+    pub(super) fn vector_elements(&self, hidden: usize) -> u64 {
+        let count = self.count as u64;
+        let biases = count * (2 * self.intermediate_size + hidden) as u64;
         let scales: usize = self.scales(hidden).into_iter().map(|(_, width)| width).sum();
-        usize::from(self.biases) * biases + usize::from(self.router.correction) * self.count + scales
+        u64::from(self.biases) * biases + u64::from(self.router.correction) * count + scales as u64
     }
 
     /// Name of the vector that is added to the scores, without the layer's name.
@@ -233,8 +234,8 @@ impl Experts {
     }
 
     /// Weights of one expert.
-    pub fn expert_weights(&self, hidden: usize) -> usize {
-        3 * hidden * self.intermediate_size
+    pub fn expert_weights(&self, hidden: usize) -> u64 {
+        3 * hidden as u64 * self.intermediate_size as u64
     }
 }
 

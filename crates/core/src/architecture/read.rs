@@ -71,7 +71,21 @@ fn language_model(config: &Config) -> Result<Architecture, ArchitectureError> {
     if switches.shared_keys {
         shared_keys::read(config, &mut architecture)?;
     }
+    check_heads(config, &architecture)?;
     Ok(architecture)
+}
+
+/// Refuses heads that are wider together than any dimension is: their product would overflow where sizes have 32 bits.
+fn check_heads(config: &Config, architecture: &Architecture) -> Result<(), ArchitectureError> {
+    let width = |index: usize| architecture.heads_of(index).head_dim.max(architecture.value_dim(index));
+    let widest = (0..architecture.layers.len()).map(width).max().unwrap_or_default();
+    match architecture.heads.saturating_mul(widest) <= LARGEST_DIMENSION {
+        true => Ok(()),
+        false => {
+            let rule = format!("at most {LARGEST_DIMENSION} by the width {widest} of a head");
+            Err(config.impossible("num_attention_heads", architecture.heads, rule))
+        }
+    }
 }
 
 /// All but the layers' windows and ropes.

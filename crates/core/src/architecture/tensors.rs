@@ -60,7 +60,8 @@ pub struct ParameterCount {
 impl ParameterCount {
     /// All parameters.
     pub fn total(&self) -> u64 {
-        self.embedding + self.linear + self.experts + self.vectors + self.lm_head
+        let all = [self.embedding, self.linear, self.experts, self.vectors, self.lm_head];
+        all.into_iter().fold(0, u64::saturating_add)
     }
 }
 
@@ -315,17 +316,17 @@ impl Architecture {
     /// Counts the parameters of the base model.
     pub fn parameter_count(&self) -> ParameterCount {
         let embedding = product(&[self.vocabulary, self.hidden_size]);
-        let (mut linear, mut biases) = (0, 0);
+        let (mut linear, mut biases) = (0_u64, 0_u64);
         let of_layers = (0..self.layers.len()).flat_map(|index| self.layer_modules(index));
         for module in of_layers.chain(self.outer_module()) {
-            linear += product(&[module.in_features, module.out_features]);
-            biases += if module.bias { module.out_features } else { 0 };
+            linear = linear.saturating_add(product(&[module.in_features, module.out_features]));
+            biases += if module.bias { module.out_features as u64 } else { 0 };
         }
         let experts = self.experts.as_ref().map_or([0, 0], |experts| {
-            let layers = experts.sparse_layers();
+            let weights = experts.expert_weights(self.hidden_size);
             [
-                product(&[layers, experts.count, experts.expert_weights(self.hidden_size)]),
-                product(&[layers, experts.vector_elements(self.hidden_size)]),
+                weights.saturating_mul(product(&[experts.sparse_layers(), experts.count])),
+                experts.vector_elements(self.hidden_size) * experts.sparse_layers() as u64,
             ]
         });
         let attending = |index| {
@@ -347,12 +348,13 @@ impl Architecture {
             let table = product(&[inputs.vocabulary, self.layers.len(), inputs.width]);
             (table, inputs.width)
         });
-        let vectors = biases + mixing + self.layers.len() * norms + input_norm + self.hidden_size;
+        let norms = product(&[self.layers.len(), norms]);
+        let vectors = biases + norms + (mixing + input_norm + self.hidden_size) as u64;
         ParameterCount {
-            embedding: embedding + table,
+            embedding: embedding.saturating_add(table),
             linear,
             experts: experts[0],
-            vectors: experts[1] + vectors as u64,
+            vectors: experts[1].saturating_add(vectors),
             lm_head: if self.tied_embeddings { 0 } else { embedding },
         }
     }
@@ -361,7 +363,8 @@ impl Architecture {
     pub fn idle_parameters(&self) -> u64 {
         self.experts.as_ref().map_or(0, |experts| {
             let idle = experts.count - experts.chosen;
-            product(&[experts.sparse_layers(), idle, experts.expert_weights(self.hidden_size)])
+            let weights = experts.expert_weights(self.hidden_size);
+            weights.saturating_mul(product(&[experts.sparse_layers(), idle]))
         })
     }
 
@@ -478,9 +481,9 @@ pub fn names_of_language_model<'a>(names: impl Iterator<Item = &'a str> + Clone)
     names.filter(belongs).map(|name| (name_alone(name), name)).collect()
 }
 
-/// Elements of a block of these sizes.
+/// Elements of a block of these sizes; the largest number where they are more than it, as a damaged file may say.
 fn product(sizes: &[usize]) -> u64 {
-    sizes.iter().map(|size| *size as u64).product()
+    sizes.iter().fold(1, |all, size| all.saturating_mul(*size as u64))
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ pub use padding::{mean_longest, padding_share};
 pub use prediction::{Imbalance, Prediction, Setting};
 pub use predictor::Predictor;
 pub use published_rate::{
-    AskedRate, NearRate, NoPublishedRate, PUBLISHED_RATES, PublishedRate, TuningMethod, nearest_rate,
+    AskedRate, NEAR, NearRate, NoPublishedRate, PUBLISHED_RATES, PublishedRate, TuningMethod, is_near, nearest_rate,
 };
 pub use scaling::{LINK_BOUND, LINK_BOUND_HELP, Scaling, StepSpeed};
 pub use seconds::Seconds;

@@ -188,9 +188,14 @@ pub enum NoPublishedRate {
 }
 
 /// Most that parameters and peak may differ by, as a factor either way, where a row is near.
-const NEAR: f64 = 1.5;
+pub const NEAR: f64 = 1.5;
 /// Weight of a difference in the length of rows, which decides between rows that are as near otherwise.
 const LENGTH_WEIGHT: f64 = 0.1;
+
+/// Whether a measurement is near in one size, by that size over the one asked for.
+pub fn is_near(ratio: f64) -> bool {
+    (1.0 / NEAR..=NEAR).contains(&ratio)
+}
 
 /// The published rate that is nearest in parameters and peak, among those of the method that are near in both.
 ///
@@ -228,8 +233,7 @@ impl NearRate {
     }
 
     fn is_near(&self) -> bool {
-        let is_within = |ratio: f64| (1.0 / NEAR..=NEAR).contains(&ratio);
-        is_within(self.parameters_ratio) && is_within(self.peak_ratio)
+        is_near(self.parameters_ratio) && is_near(self.peak_ratio)
     }
 }
 

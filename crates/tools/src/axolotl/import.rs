@@ -114,7 +114,9 @@ fn course(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let rows = keys.count("batch_size")?;
     if let Some(rows) = rows.filter(|_| !keys.has("gradient_accumulation_steps")) {
         let batch = &mut reader.recipe.batch;
-        batch.gradient_accumulation = (rows as usize / batch.micro_batch).max(1);
+        // Sizes have 32 bits in a browser.
+        let rows = usize::try_from(rows).unwrap_or(usize::MAX);
+        batch.gradient_accumulation = (rows / batch.micro_batch).max(1);
         reader.said("gradient_accumulation");
     }
     let lowest = keys

@@ -7,7 +7,9 @@ const UNKNOWN: usize = 2048;
 
 /// Takes the length of the longest row where it is known, and as many tokens as the model has positions for at most. Says which.
 pub fn take_length(recipe: &mut Recipe, longest: Option<usize>, positions: Option<u64>) -> String {
-    let (length, why) = match (longest, positions.map(|positions| positions as usize)) {
+    // Sizes have 32 bits in a browser.
+    let positions = positions.map(|positions| usize::try_from(positions).unwrap_or(usize::MAX));
+    let (length, why) = match (longest, positions) {
         (Some(longest), Some(positions)) if longest > positions => (
             positions,
             format!("the longest has {longest} tokens, and the model {positions} positions"),

@@ -3,6 +3,7 @@
 
 mod asked;
 mod error;
+mod frontier;
 mod model_config;
 mod predicted;
 mod stack_plan;
@@ -11,8 +12,9 @@ mod words;
 
 pub use asked::{AskedChanges, AskedSetting, check_file};
 pub use error::PlanError;
+pub use frontier::{FrontierPoint, lengths_around};
 pub use model_config::ModelConfig;
 pub use predicted::{Predicted, Searched};
-pub use stack_plan::{Assumed, FrontierPoint, StackPlan, lengths_around};
+pub use stack_plan::{Assumed, StackPlan};
 pub use within::{MEMORY_WITHIN, SPEED_WITHIN};
-pub use words::{setting_text, weights_text};
+pub use words::{phases_note, setting_text, weights_text};

@@ -1,8 +1,8 @@
 //! [`Predicted`]: a setting as it runs on its model, what that needs, and which settings around it fit.
 
-use super::stack_plan::{FrontierPoint, lengths_around};
+use super::frontier::frontier;
 use super::words::weights_text;
-use super::{AskedSetting, PlanError};
+use super::{AskedSetting, FrontierPoint, PlanError};
 use peft_tune_core::predict::Scaling;
 use peft_tune_core::predict::stack::{
     self, Lever, Limits, ModelShape, StackDevice, StackError, StackPrediction, StackSetting,
@@ -130,27 +130,4 @@ fn layout_note(shape: &ModelShape) -> Option<String> {
         ),
         None => format!("the layout `{kind}` is not known: that of a plain decoder is assumed, and the reserve is wider"),
     })
-}
-
-fn frontier(shape: &ModelShape, setting: &StackSetting, device: StackDevice) -> Result<Vec<FrontierPoint>, StackError> {
-    let most = shape.max_positions.unwrap_or(u64::MAX);
-    let mut points = Vec::new();
-    for sequence_length in lengths_around(setting.sequence_length, most) {
-        let mut one = StackSetting {
-            sequence_length,
-            ..setting.clone()
-        };
-        if one.check(shape).is_err() {
-            continue;
-        }
-        let micro_batch = stack::largest_micro_batch(shape, &one, device)?;
-        one.micro_batch = micro_batch.max(1);
-        let tokens_per_s = stack::predict(shape, &one, Some(device))?.tokens_per_s;
-        points.push(FrontierPoint {
-            sequence_length,
-            micro_batch,
-            tokens_per_s: tokens_per_s.filter(|_| micro_batch > 0),
-        });
-    }
-    Ok(points)
 }

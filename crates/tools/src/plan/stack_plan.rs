@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::words::setting_text;
-use super::{AskedSetting, PlanError, Predicted, Searched};
+use super::{AskedSetting, FrontierPoint, PlanError, Predicted, Searched};
 use peft_tune_core::predict::Scaling;
 use peft_tune_core::predict::stack::{Lever, Limits, StackDevice, StackPrediction};
 
@@ -51,25 +51,6 @@ impl Assumed {
             (count, _) => format!("{count} x {name}"),
         }
     }
-}
-
-/// The largest micro-batch at one length, and its speed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct FrontierPoint {
-    pub sequence_length: u64,
-    pub micro_batch: u64,
-    pub tokens_per_s: Option<f64>,
-}
-
-/// Half, once, twice and four times a length, as far as the model has positions.
-pub fn lengths_around(length: u64, most: u64) -> impl Iterator<Item = u64> {
-    let all = [
-        length.div_ceil(2),
-        length,
-        length.saturating_mul(2),
-        length.saturating_mul(4),
-    ];
-    all.into_iter().filter(move |one| *one <= most.max(length))
 }
 
 impl StackPlan {

@@ -1,6 +1,8 @@
 //! A setting of a tool in words.
 
-use peft_tune_core::predict::stack::{AttentionForm, Comparison, Recompute, Sharing, StackSetting, Trains, WeightForm};
+use peft_tune_core::predict::stack::{
+    AttentionForm, Comparison, EVALUATION, PhasePeak, Recompute, Sharing, StackSetting, Trains, WeightForm,
+};
 
 /// A setting in one line.
 pub fn setting_text(setting: &StackSetting) -> String {
@@ -43,6 +45,12 @@ pub fn setting_text(setting: &StackSetting) -> String {
          {attention}{devices}",
         setting.micro_batch, setting.gradient_accumulation, setting.sequence_length
     )
+}
+
+/// Words to print beside the peaks of phases, where an evaluation is one of them.
+pub fn phases_note(phases: &[PhasePeak]) -> Option<String> {
+    let evaluates = phases.iter().any(|phase| phase.phase == EVALUATION);
+    evaluates.then(|| format!("{EVALUATION} is at this micro-batch, and no part of the peak"))
 }
 
 /// Form of weights in words.

@@ -24,6 +24,7 @@ mod scaled;
 mod setting;
 mod shape;
 mod shape_of_family;
+mod shape_range;
 mod step_seconds;
 mod stored_weights;
 mod tape;

@@ -139,6 +139,8 @@ const COMPARED: &str = "steps of trainers of preferences were compared with noth
 
 /// Larger settings are no training that a device could run; smaller numbers keep sums in range.
 const MOST_TOKENS: u64 = 1 << 24;
+/// Scores of attention that no device could hold either, bytes and passes over them counted.
+const MOST_SCORES: u64 = 1 << 57;
 
 impl StackSetting {
     /// A setting as `stack` has it by default: LoRA on all linear layers at rank 16, AdamW, rows of 1024 tokens.
@@ -239,6 +241,12 @@ impl StackSetting {
         self.sequences().saturating_mul(self.sequence_length)
     }
 
+    /// Scores of attention in a layer.
+    fn scores(&self, shape: &ModelShape) -> u64 {
+        let of_token = self.sequence_length.saturating_mul(shape.heads);
+        self.tokens().saturating_mul(of_token)
+    }
+
     /// Whether the numbers are such that anything can be said.
     ///
     /// # Errors
@@ -249,6 +257,11 @@ impl StackSetting {
             ("gradient_accumulation", self.gradient_accumulation, 1 << 20),
             ("sequence_length", self.sequence_length, 1 << 22),
             ("micro_batch x sequence_length", self.tokens(), MOST_TOKENS),
+            (
+                "micro_batch x sequence_length^2 x heads",
+                self.scores(shape),
+                MOST_SCORES,
+            ),
             ("devices", self.devices, 1 << 16),
         ] {
             if !(1..=most).contains(&value) {

@@ -177,11 +177,12 @@ impl ModelShape {
         // What the engine reads has the defaults of the family's configuration class, and each layer as it is.
         if let Ok(architecture) = Architecture::from_object(Path::new(file), outer) {
             let shape = Self::of_architecture(&architecture);
-            return Ok(Self {
+            let shape = Self {
                 is_known: shape.is_known || Layout::checked(&shape.model_type).is_some(),
                 stored,
                 ..shape
-            });
+            };
+            return shape.in_range(file);
         }
         let reader = Reader { file, config: text };
         let activation = text.get("hidden_act").and_then(Value::as_str);
@@ -200,7 +201,7 @@ impl ModelShape {
         let tied = text
             .get("tie_word_embeddings")
             .or_else(|| outer.get("tie_word_embeddings"));
-        Ok(Self {
+        let shape = Self {
             hidden,
             layers: reader.required(&["num_hidden_layers", "n_layer"], 1 << 12)?,
             heads,
@@ -222,7 +223,8 @@ impl ModelShape {
             tables: 0,
             stored,
             model_type,
-        })
+        };
+        shape.in_range(file)
     }
 
     /// The linear layers of one decoder layer, experts apart.
