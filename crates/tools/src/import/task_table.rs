@@ -7,7 +7,7 @@ use super::task_row::{Beside, Says, Task, TaskRow};
 use crate::Tool;
 use peft_tune_core::recipe::TrainerKind;
 
-use Says::{Anything, Except, Part, Word};
+use Says::{Anything, Except, Lacks, Part, Word};
 use Task::{Like, Other, Trains};
 
 const OTHER_LOSS: Task = Other("compares answers by a loss that no trainer here has");
@@ -84,7 +84,9 @@ const AXOLOTL: &[TaskRow] = &[
     row("plugins", Part(&["SpectrumPlugin"]), PARTLY),
     row("plugins", Part(&["LLMCompressorPlugin"]), SPARSE),
     row("plugins", Part(&["nemo_gym", "hatchery"]), Like("grpo")),
-    row("unfrozen_parameters", Anything, PARTLY),
+    // It freezes those of adapters, too.
+    row("unfrozen_parameters", Anything, PARTLY).beside(Beside::Something("adapter")),
+    row("unfrozen_parameters", Lacks(LANGUAGE_MODEL), PARTLY),
     row("lisa_n_layers", Anything, PARTLY),
     row("use_eaft", Anything, WEIGHS),
     row("relora", Anything, RESTARTS),
@@ -92,6 +94,17 @@ const AXOLOTL: &[TaskRow] = &[
     row("inference", Anything, WRITES),
     row("merge_lora", Anything, MERGES),
     row("is_preprocess", Anything, PREPARES),
+];
+
+/// Names of which one of each group is enough to train a language model as a whole, that of a model of images too.
+const LANGUAGE_MODEL: &[&[&str]] = &[
+    &[
+        "model",
+        "model.language_model",
+        "language_model",
+        "language_model.model",
+    ],
+    &["lm_head", "language_model", "language_model.lm_head"],
 ];
 
 const LLAMA_FACTORY: &[TaskRow] = &[
