@@ -22,6 +22,8 @@ const EMBEDS: Task = Other("trains a model of embeddings, and none that writes t
 const FILLS: Task = Other("trains a model that fills gaps, and none that writes texts");
 const MARKS: Task = Other("trains a model that marks answers in texts, and none that writes them");
 const REORDERS: Task = Other("moves the middle of each text behind its end");
+const CUTS_BLOCKS: Task =
+    Other("cuts running text into blocks and has defaults of its own, by options that are not read here");
 const TRANSLATES: Task = Other("trains a model with an encoder, and here it is decoders alone");
 const PARTLY: Task = Other("trains some of the weights as they are, and leaves the others out");
 const ORTHOGONAL: Task = Other("trains orthogonal adapters (OFT), which no recipe has");
@@ -261,7 +263,7 @@ pub(super) const SCRIPTS: &[(&[&str], Task)] = &[
     (&["diffusion"], DIFFUSES),
 ];
 
-/// Scripts among the examples of transformers that train something else, by their whole names without `_no_trainer`. Their words alone
+/// Scripts among the examples of transformers that train something else, or by other options, by their whole names without `_no_trainer`. Their words alone
 /// say nothing: a model that writes texts learns to sum up and to answer, too.
 pub(super) const EXAMPLES: &[(&[&str], Task)] = &[
     (
@@ -279,6 +281,7 @@ pub(super) const EXAMPLES: &[(&[&str], Task)] = &[
     (&["run_qa", "run_qa_beam_search"], MARKS),
     (&["run_mlm", "run_mlm_wwm", "run_plm"], FILLS),
     (&["run_fim"], REORDERS),
+    (&["run_clm"], CUTS_BLOCKS),
     (&["run_summarization", "run_translation", "run_seq2seq_qa"], TRANSLATES),
     (
         &[
