@@ -21,6 +21,8 @@ TABLES = {
 }
 #: A schedule-free optimizer gets the number as it is, and takes a share for a fraction of one step.
 STEPS_OF_WARMUP = "`warmup`: this optimizer warms up by itself and counts in steps; give a number of 1 or more"
+#: Share of the steps that axolotl takes for no warm-up, whatever its version.
+NO_WARMUP = 1e-9
 
 
 def row(setting, value):
@@ -116,6 +118,11 @@ def warmup_steps(warmup, steps):
     return math.ceil(warmup * (steps or 0)) if steps or not warmup else None
 
 
+def has_share_of_warmup(config):
+    """Whether a configuration warms up for a share of its steps."""
+    return float(config.get("warmup_ratio") or 0) > NO_WARMUP
+
+
 def configuration(base, trial, tool, processes):
     """The configuration `base` of axolotl or LLaMA-Factory with a trial's parameters. Names that peft-tune does not know are
     the tool's own keys and go in as they are."""
@@ -125,7 +132,7 @@ def configuration(base, trial, tool, processes):
         params["schedule"] = "constant"
     if "warmup" in params:
         put_warmup(config, params["warmup"], trial.steps, tool)
-    if is_free and "warmup_ratio" in config:
+    if is_free and has_share_of_warmup(config):
         raise Invalid(STEPS_OF_WARMUP)
     if "warmup" in params or "schedule" in params:
         put_schedule(config, params.pop("schedule", None), trial, tool, is_free)
@@ -223,7 +230,7 @@ def put_schedule(config, value, trial, tool, is_free):
         # The tool's own.
         config[key_of("schedule", tool)] = value
     else:
-        warms_up = config.get("warmup_steps") or config.get("warmup_ratio")
+        warms_up = config.get("warmup_steps") or has_share_of_warmup(config)
         config.update(schedule_keys(value, warms_up and not is_free, tool))
         if "lr_scheduler_kwargs" not in config:
             config.update(schedule_arguments(value, trial.params, trial.steps))
@@ -249,6 +256,9 @@ def put_warmup(config, warmup, steps, tool):
     of_steps = warmup_steps(warmup, steps)
     if of_steps is None:
         config["warmup_ratio"] = warmup
+    elif of_steps == 0 and tool == "axolotl":
+        # Its versions 0.10 to 0.12 take 0 for nothing said, and so for 3% of the steps.
+        config["warmup_ratio"] = NO_WARMUP
     else:
         config[key_of("warmup", tool)] = of_steps
 

@@ -227,6 +227,10 @@ print(adapter.train(Path({str(base)!r}), trial, Path({folder!r}, "reports" + sys
             self.assertEqual((config["warmup_steps"], "warmup_ratio" in config), (10, False))
         for config in self.configurations(warmup=0.1):
             self.assertEqual((config["warmup_ratio"], "warmup_steps" in config), (0.1, False))
+        axolotl, llamafactory = self.configurations(warmup=0, schedule="constant")
+        self.assertEqual((axolotl["warmup_ratio"], axolotl["lr_scheduler"]), (1e-9, "constant"))
+        self.assertEqual((llamafactory["warmup_steps"], llamafactory["lr_scheduler_type"]), (0, "constant"))
+        self.assertNotIn("warmup_steps", axolotl)
         base = {"warmup_ratio": 0.5, "lr_scheduler": "constant"}
         config = peft_tune_axolotl.configuration(base, trial(25, warmup=0.1))
         self.assertEqual((config["warmup_steps"], config["lr_scheduler"]), (3, "constant_with_warmup"))

@@ -346,6 +346,26 @@ fn a_schedule_has_its_arguments_in_the_file() {
 }
 
 #[test]
+fn a_warm_up_is_written_as_every_version_of_axolotl_takes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recipe = lora();
+    recipe.training.length = TrainingLength::Steps(200);
+    for (warmup, line, is_told) in [
+        (0.0, "warmup_ratio: 0.000000001", false),
+        (1.0, "warmup_steps: 2", true),
+        (3.0, "warmup_steps: 3", false),
+    ] {
+        recipe.schedule.warmup = warmup;
+        let folder = folder.path().join(warmup.to_string());
+        let exported = export(&recipe, ExportFormat::Tool(Tool::Axolotl), &folder).unwrap();
+        let text = std::fs::read_to_string(&exported.files[0]).unwrap();
+        assert!(text.contains(&format!("{line}\n")), "{text}");
+        let mut warnings = exported.warnings.iter();
+        assert_eq!(warnings.any(|one| one.field == "schedule.warmup"), is_told, "{text}");
+    }
+}
+
+#[test]
 fn a_schedule_free_optimizer_has_no_schedule_in_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let mut recipe = lora();

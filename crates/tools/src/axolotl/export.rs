@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::keys::{LIGER, LIGER_KERNELS};
+use super::keys::{LIGER, LIGER_KERNELS, NO_WARMUP};
 use crate::Tool;
 use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, on_hub};
 use crate::export::hf_trainer::TrainerWords;
@@ -49,6 +49,7 @@ pub(super) const EXPORT: ExportRow = ExportRow {
         let words = draft.optimizer_words();
         draft.keys(words);
         let words = draft.course_words(WORDS);
+        let words = with_warmup(&mut draft, words);
         draft.keys(words);
         draft.say_seed("seed");
         draft.key("logging_steps", 1);
@@ -269,6 +270,26 @@ fn batch(draft: &mut Draft<'_>) {
     let words = draft.checkpointing_words();
     draft.keys(words);
     sharding(draft);
+}
+
+/// The warm-up as every version takes it: those from 0.10 to 0.12 take 0 steps for nothing said, and so for 3% of all, and from
+/// 0.5 on one step becomes two.
+fn with_warmup(draft: &mut Draft<'_>, mut words: Vec<Word>) -> Vec<Word> {
+    let Some((key, value)) = words.iter_mut().find(|(key, _)| *key == "warmup_steps") else {
+        return words;
+    };
+    match value.as_u64() {
+        Some(0) => (*key, *value) = ("warmup_ratio", json!(NO_WARMUP)),
+        Some(1) => {
+            *value = json!(2);
+            draft.warn(
+                "schedule.warmup",
+                "axolotl takes two steps to warm up where one is asked for",
+            );
+        }
+        _ => {}
+    }
+    words
 }
 
 /// FSDP where it shares weights out. Layers are wrapped by the classes that transformers names for the model.

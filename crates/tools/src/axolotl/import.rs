@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use super::keys::NO_WARMUP;
 use super::memory;
 use crate::Tool;
 use crate::import::data::{hub_set, located, rename};
@@ -132,9 +133,16 @@ fn course(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     warmup(reader)
 }
 
-/// The warm-up that axolotl takes where neither key says one: 3% of the steps, or 100 where that is less.
+/// The warm-up as axolotl takes it: of one step it makes two, and where neither key says one it takes 3% of the steps, or 100
+/// where that is less.
 fn warmup(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
+    let said = reader.recipe.schedule.warmup;
+    if said == 1.0 {
+        reader.recipe.schedule.warmup = 2.0;
+    } else if said <= NO_WARMUP {
+        reader.recipe.schedule.warmup = 0.0;
+    }
     // The Trainer's schedule of that name has none.
     let has_none = keys.text("lr_scheduler")?.as_deref() == Some("constant");
     if keys.has("warmup_steps") || keys.has("warmup_ratio") || has_none {

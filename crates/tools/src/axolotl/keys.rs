@@ -65,6 +65,10 @@ pub(super) const LIGER: &str = "axolotl.integrations.liger.LigerPlugin";
 /// Keys of the plugin's kernels that transformers' trainer takes too.
 pub(super) const LIGER_KERNELS: [&str; 3] = ["liger_rope", "liger_rms_norm", "liger_glu_activation"];
 
+/// Share of the steps to warm up that every version takes for none: it is read as one that is said, and no training has so many steps
+/// that one of them is left of it.
+pub(super) const NO_WARMUP: f64 = 1e-9;
+
 fn precision(precision: Precision) -> Option<Vec<Word>> {
     let lora = |is_int8, bf16, fp16| {
         words!(

@@ -162,7 +162,7 @@ const TOLD: &[ToldKey] = &[
     costly("added_tokens_overrides", "tokens of the vocabulary are replaced there"),
     costly(
         "unfrozen_parameters",
-        "parameters of these names alone are trained there",
+        "parameters of other names stay as they are there",
     ),
     costly(
         "lisa_n_layers",

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::command_line::CommandLine;
 use super::task_row::{Task, TaskRow};
-use super::task_table::{NO_COMMAND, NO_TRAINING, OF_TRAININGS, SCRIPTS, TASKS, TRAIN, UNNAMED};
+use super::task_table::{EXAMPLES, NO_COMMAND, NO_TRAINING, OF_TRAININGS, SCRIPTS, TASKS, TRAIN, UNNAMED};
 use super::{Keys, Script, StackFileError};
 use crate::Tool;
 use peft_tune_core::recipe::TrainerKind;
@@ -47,7 +47,10 @@ pub(super) fn trainer_of(
     if let Some(what) = by_command.and_then(Task::not_read) {
         return Err(StackFileError::OtherTask {
             location: keys.path().display().to_string(),
-            what: told(&command.join(" "), tool, what),
+            what: match command.as_slice() {
+                [script] => format!("`{script}` {what}"),
+                words => told(&words.join(" "), tool, what),
+            },
             instead: GIVE_ANOTHER,
         });
     }
@@ -150,6 +153,10 @@ fn task_of_command(started: &[String]) -> Option<Task> {
             known.or_else(|| task_of_word(told)).or(Some(NO_COMMAND))
         }
         [script] => {
+            let stem = script.trim_end_matches("_no_trainer");
+            if let Some((_, task)) = EXAMPLES.iter().find(|(names, _)| names.contains(&stem)) {
+                return Some(*task);
+            }
             let pieces = || pieces(script);
             let is_training = pieces().any(|piece| TRAIN.contains(&piece.as_str()));
             let no_training = NO_TRAINING.iter().filter(|_| !is_training);

@@ -38,6 +38,8 @@ pub(super) enum Says {
     Anything,
     /// Values that are something, and none of these words.
     Except(&'static [&'static str]),
+    /// Expressions for names, of which none is for all below one of the names of some group.
+    Lacks(&'static [&'static [&'static str]]),
 }
 
 /// What another key has to be, for the row to count.
@@ -48,6 +50,8 @@ pub(super) enum Beside {
     Word(&'static str, &'static str),
     /// The key says nothing.
     Nothing(&'static str),
+    /// The key says something.
+    Something(&'static str),
 }
 
 impl Task {
@@ -76,6 +80,7 @@ impl TaskRow {
             Beside::Whatever => true,
             Beside::Word(key, word) => value_at(keys, key).is_some_and(|value| has(value, |text| text == word)),
             Beside::Nothing(key) => value_at(keys, key).is_none_or(is_nothing),
+            Beside::Something(key) => value_at(keys, key).is_some_and(|value| !is_nothing(value)),
         };
         let Some(value) = value_at(keys, self.key).filter(|_| is_beside) else {
             return false;
@@ -85,6 +90,10 @@ impl TaskRow {
             Says::Part(parts) => has(value, |text| parts.iter().any(|part| text.contains(part))),
             Says::Anything => !is_nothing(value),
             Says::Except(words) => !is_nothing(value) && has(value, |text| !words.contains(&text)),
+            Says::Lacks(groups) => {
+                let has_one = |names: &&[&str]| has(value, |text| names.contains(&name_of(text)));
+                !is_nothing(value) && !groups.iter().all(has_one)
+            }
         }
     }
 
@@ -102,10 +111,34 @@ fn value_at<'a>(keys: &Keys<'a>, key: &str) -> Option<&'a Value> {
     names.try_fold(first, |value, name| value.get(name))
 }
 
+/// The name that an expression is for, with all below it: `model.layers` of `^model.layers.*`.
+fn name_of(expression: &str) -> &str {
+    let name = expression.trim_start_matches('^');
+    let name = name.trim_end_matches(['.', '*', '+', '$']);
+    name.strip_suffix(".weight").unwrap_or(name)
+}
+
 /// Whether a text, or one of a list, is such a one.
 fn has(value: &Value, is_such: impl Fn(&str) -> bool) -> bool {
     match value {
         Value::Array(all) => all.iter().any(|one| is_such(&written(one))),
         one => is_such(&written(one)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expression_is_for_all_below_a_name() {
+        for (expression, name) in [
+            ("^model.language_model.*", "model.language_model"),
+            ("lm_head", "lm_head"),
+            ("^lm_head.weight$", "lm_head"),
+            ("model.layers.4[4-9]+.mlp", "model.layers.4[4-9]+.mlp"),
+        ] {
+            assert_eq!(name_of(expression), name);
+        }
     }
 }

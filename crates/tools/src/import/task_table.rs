@@ -1,13 +1,13 @@
 //! Keys of each tool's file that say what the tool does by it, one row each. A file that has none of them trains on answers as they stand.
 //!
 //! Sources: axolotl 0.19 (`utils/schemas`, `integrations`), LLaMA-Factory 0.9.5 (`hparams`, `examples`), torchtune 0.6 (`recipes`), TRL
-//! 1.16 (`trainer`, `experimental`, `scripts`), PEFT 0.21 (`TaskType`).
+//! 1.16 (`trainer`, `experimental`, `scripts`), PEFT 0.21 (`TaskType`), transformers 5 (`examples/pytorch`).
 
 use super::task_row::{Beside, Says, Task, TaskRow};
 use crate::Tool;
 use peft_tune_core::recipe::TrainerKind;
 
-use Says::{Anything, Except, Part, Word};
+use Says::{Anything, Except, Lacks, Part, Word};
 use Task::{Like, Other, Trains};
 
 const OTHER_LOSS: Task = Other("compares answers by a loss that no trainer here has");
@@ -19,6 +19,11 @@ const ROUNDED: Task =
 const DISTILS: Task = Other("learns what another model says of each token (distillation)");
 const SORTS: Task = Other("trains a model that sorts texts, and none that writes them");
 const EMBEDS: Task = Other("trains a model of embeddings, and none that writes texts");
+const FILLS: Task = Other("trains a model that fills gaps, and none that writes texts");
+const MARKS: Task = Other("trains a model that marks answers in texts, and none that writes them");
+const REORDERS: Task = Other("moves the middle of each text behind its end");
+const CUTS_BLOCKS: Task =
+    Other("cuts running text into blocks and has defaults of its own, by options that are not read here");
 const TRANSLATES: Task = Other("trains a model with an encoder, and here it is decoders alone");
 const PARTLY: Task = Other("trains some of the weights as they are, and leaves the others out");
 const ORTHOGONAL: Task = Other("trains orthogonal adapters (OFT), which no recipe has");
@@ -81,7 +86,9 @@ const AXOLOTL: &[TaskRow] = &[
     row("plugins", Part(&["SpectrumPlugin"]), PARTLY),
     row("plugins", Part(&["LLMCompressorPlugin"]), SPARSE),
     row("plugins", Part(&["nemo_gym", "hatchery"]), Like("grpo")),
-    row("unfrozen_parameters", Anything, PARTLY),
+    // It freezes those of adapters, too.
+    row("unfrozen_parameters", Anything, PARTLY).beside(Beside::Something("adapter")),
+    row("unfrozen_parameters", Lacks(LANGUAGE_MODEL), PARTLY),
     row("lisa_n_layers", Anything, PARTLY),
     row("use_eaft", Anything, WEIGHS),
     row("relora", Anything, RESTARTS),
@@ -89,6 +96,17 @@ const AXOLOTL: &[TaskRow] = &[
     row("inference", Anything, WRITES),
     row("merge_lora", Anything, MERGES),
     row("is_preprocess", Anything, PREPARES),
+];
+
+/// Names of which one of each group is enough to train a language model as a whole, that of a model of images too.
+const LANGUAGE_MODEL: &[&[&str]] = &[
+    &[
+        "model",
+        "model.language_model",
+        "language_model",
+        "language_model.model",
+    ],
+    &["lm_head", "language_model", "language_model.lm_head"],
 ];
 
 const LLAMA_FACTORY: &[TaskRow] = &[
@@ -245,6 +263,44 @@ pub(super) const SCRIPTS: &[(&[&str], Task)] = &[
     (&["diffusion"], DIFFUSES),
 ];
 
+/// Scripts among the examples of transformers that train something else, or by other options, by their whole names without `_no_trainer`. Their words alone
+/// say nothing: a model that writes texts learns to sum up and to answer, too.
+pub(super) const EXAMPLES: &[(&[&str], Task)] = &[
+    (
+        &[
+            "run_glue",
+            "run_xnli",
+            "run_ner",
+            "run_swag",
+            "run_classification",
+            "run_image_classification",
+            "run_audio_classification",
+        ],
+        SORTS,
+    ),
+    (&["run_qa", "run_qa_beam_search"], MARKS),
+    (&["run_mlm", "run_mlm_wwm", "run_plm"], FILLS),
+    (&["run_fim"], REORDERS),
+    (&["run_clm"], CUTS_BLOCKS),
+    (&["run_summarization", "run_translation", "run_seq2seq_qa"], TRANSLATES),
+    (
+        &[
+            "run_mim",
+            "run_mae",
+            "run_clip",
+            "run_semantic_segmentation",
+            "run_instance_segmentation",
+            "run_object_detection",
+            "run_speech_recognition_ctc",
+            "run_speech_recognition_ctc_adapter",
+            "run_speech_recognition_seq2seq",
+            "run_wav2vec2_pretraining",
+        ],
+        IMAGES,
+    ),
+    (&["run_generation"], WRITES),
+];
+
 /// Words in the names of scripts that train nothing, where none says that they train.
 pub(super) const NO_TRAINING: &[(&[&str], Task)] = &[
     (&["eval", "evaluate", "evaluation", "benchmark"], EVALUATES),
@@ -299,7 +355,7 @@ mod tests {
     #[test]
     fn every_trainer_that_a_row_is_like_has_a_reason() {
         let rows = TASKS.iter().flat_map(|(_, rows)| rows.iter()).chain(UNNAMED);
-        let of_scripts = SCRIPTS.iter().chain(NO_TRAINING).map(|(_, task)| *task);
+        let of_scripts = SCRIPTS.iter().chain(EXAMPLES).chain(NO_TRAINING).map(|(_, task)| *task);
         for task in rows.map(|row| row.task).chain(of_scripts) {
             if let Like(name) = task {
                 assert!(TrainerKind::why_not(name).is_some(), "{name}");

@@ -148,6 +148,7 @@ fn optimizer(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         // torch's has none unless it is asked for.
         reader.recipe.optimizer.momentum = 0.0;
     }
+    reader.recipe.optimizer.weight_decay = usual_decay(&class);
     for (name, key) in [
         ("learning_rate", "lr"),
         ("weight_decay", "weight_decay"),
@@ -170,6 +171,18 @@ fn optimizer(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     }
     reader.part_unread(&part, "optimizer.");
     Ok(())
+}
+
+/// The weight decay of an optimizer's class where the file says none: torch's, bitsandbytes' and torchao's AdamW have one, and
+/// torchao's that updates on the host makes torch's.
+fn usual_decay(class: &str) -> f64 {
+    let name = class.rsplit('.').next().unwrap_or(class);
+    match name {
+        "Muon" => 0.1,
+        "CPUOffloadOptimizer" => 0.01,
+        name if name.contains("AdamW") && !name.ends_with("ScheduleFree") => 0.01,
+        _ => 0.0,
+    }
 }
 
 fn schedule(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
