@@ -24,7 +24,7 @@ pub(super) struct Server {
     agent: ureq::Agent,
     /// Address of the server, without a slash or `/v1` at its end.
     address: String,
-    /// The same address as messages and drawings have it: without a name and a password in it.
+    /// Address as messages and drawings have it: without a name and a password in it.
     shown: String,
     authorization: Option<String>,
     timeout: Duration,
