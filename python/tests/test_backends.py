@@ -964,6 +964,98 @@ class Evaluations(unittest.TestCase):
         self.assertTrue(math.isnan(evaluation.Evaluation([0.0], [0], 1, 0, 0.1).loss))
 
 
+class AnswersOfTwoKinds(unittest.TestCase):
+    """Evaluations of KTO, on rows whose answers have become likelier by `gain`, and more so the farther down."""
+
+    ROWS = 40
+
+    def setUp(self):
+        def said(model, inputs, part=""):
+            model.seen.append((part, [row["row"] for row in inputs["rows"]]))
+            key = "KL_completion_ids" if part else "completion_ids"
+            return [0.1 * model.gain * row[key][0] for row in inputs["rows"]]
+
+        def prepared(trainer, rows, part):
+            return {"rows": part, "label": StandInNumbers(row["label"] for row in part)}
+
+        stand_ins = {
+            "log_probabilities": said,
+            "prepared": prepared,
+            "said_by": lambda trainer, inputs, number, reference: ([0.0] * len(inputs["rows"]),) * 2,
+            "counts_of_answers": lambda inputs: (0, 0, len(inputs["rows"])),
+        }
+        torch = types.SimpleNamespace(no_grad=contextlib.nullcontext)
+        for patched in (
+            unittest.mock.patch.dict(sys.modules, torch=torch),
+            unittest.mock.patch.multiple(preference, **stand_ins),
+        ):
+            patched.start()
+            self.addCleanup(patched.stop)
+
+    def evaluated(self, gain, micro_batch=2, of_ranks=None, watch=None, is_good=lambda row: row % 2 == 0):
+        """An evaluation, and what the model was asked."""
+        model = StandInModel()
+        model.gain = gain
+        trainer_of_these = trainer_of(model, None)
+        trainer_of_these.desirable_weight, trainer_of_these.undesirable_weight = 1.0, 2.0
+        labels = [is_good(row) for row in range(self.ROWS)]
+
+        class Tokens:
+            def __len__(self):
+                return len(labels)
+
+            def __getitem__(self, part):
+                found = list(range(len(labels))[part])
+                return {"row": found, "completion_ids": [[row] for row in found], "label": labels[part]}
+
+        rows = preference.HeldOut(Tokens(), self.ROWS, 16)
+        found = preference.evaluate_kto(trainer_of_these, rows, micro_batch, of_ranks or ranks.Ranks(), {}, watch)
+        return found._replace(seconds=0.0), model.seen
+
+    def test_losses_are_those_of_the_drift_over_all_rows_whatever_is_gone_through(self):
+        gain, drift = 0.4, 0.4 * 0.1 * statistics.mean(range(self.ROWS))
+        whole, _ = self.evaluated(gain)
+
+        def loss(row):
+            reward = 0.1 * gain * row
+            return 1.0 - rewards.sigmoid(reward - drift) if row % 2 == 0 else 2.0 * (1.0 - rewards.sigmoid(drift - reward))
+
+        for row in range(self.ROWS):
+            self.assertAlmostEqual(whole.losses[row], loss(row))
+        self.assertEqual(self.evaluated(gain, 7)[0], whole)
+        both = by_both_ranks(lambda of_rank: self.evaluated(gain, 3, of_rank)[0])
+        self.assertEqual(both, [whole, whole])
+
+    def test_one_that_is_surely_worse_ends_with_the_loss_of_all_rows(self):
+        whole, _ = self.evaluated(0.4)
+        of_rival = [loss - 0.25 for loss in whole.losses]
+        watch = beside(of_rival, whole.loss - 0.25)
+        part, seen = self.evaluated(0.4, watch=watch)
+        self.assertEqual((len(part.losses), part.target_tokens), (16, 16))
+        # Each row has the loss that it has among all rows, and so the same difference to the rival's.
+        self.assertAlmostEqual(watch.loss, whole.loss, places=6)
+        self.assertTrue(all(loss in whole.losses for loss in part.losses))
+        asked = {kind: sorted(row for part, rows in seen if part == kind for row in rows) for kind in ("", "KL_")}
+        self.assertEqual((len(asked[""]), asked["KL_"]), (16, list(range(self.ROWS))))
+        self.assertEqual(part.rows()["target_tokens"], [1] * 16)
+        watches = [beside(of_rival, whole.loss - 0.25) for _ in range(2)]
+        parts = by_both_ranks(lambda of_rank: self.evaluated(0.4, 2, of_rank, watches[of_rank.rank])[0])
+        self.assertEqual((parts[0], watches[0].worse_by), (parts[1], watches[1].worse_by))
+        self.assertAlmostEqual(watches[0].loss, whole.loss, places=6)
+        self.assertEqual(len(parts[0].losses), 16)
+
+    def test_it_ends_only_where_answers_of_both_kinds_were_gone_through(self):
+        last = rival.order(self.ROWS, True)[20]
+        whole, _ = self.evaluated(0.4, 1, is_good=lambda row: row != last)
+        watch = beside([loss - 0.25 for loss in whole.losses], whole.loss - 0.25)
+        part, _ = self.evaluated(0.4, 1, watch=watch, is_good=lambda row: row != last)
+        self.assertEqual(len(part.losses), 21)
+        self.assertIsNotNone(watch.worse_by)
+        for is_good, said in ((True, "are good ones"), (False, "are bad ones")):
+            with self.assertRaisesRegex(trial_files.Invalid, f"all 40 .* {said}"):
+                self.evaluated(0.4, is_good=lambda row, is_good=is_good: is_good)
+
+
 class Preferences(unittest.TestCase):
     """What is made of rewards."""
 

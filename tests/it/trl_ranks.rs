@@ -217,7 +217,11 @@ fn an_evaluation_ends_early_on_all_ranks_at_once_with_the_loss_over_all_rows() {
         std::fs::create_dir(&folder).unwrap();
         data_of(&folder, rows, HELD_OUT, format)
     };
-    for (trainer, data) in [("sft", of_texts), ("dpo", of_rows("pairs", &pairs(), "preference"))] {
+    for (trainer, data) in [
+        ("sft", of_texts),
+        ("dpo", of_rows("pairs", &pairs(), "preference")),
+        ("kto", of_rows("labelled", &labelled(), "unpaired_preference")),
+    ] {
         let mut worker = greeted(&[]);
         let mut run = |number: u64, devices: u64, pairing: &Value| {
             let recipe = json!({

@@ -147,7 +147,7 @@ def evaluating(trainer):
 class OfBatch(NamedTuple):
     """What is found of a micro-batch."""
 
-    #: Losses of its rows, and what each counts for in their mean. Empty where the loss of a row depends on other rows.
+    #: Losses of its rows, and what each counts for in their mean. Empty where something else is asked for.
     losses: list
     weights: list
     #: What is found beside them.
