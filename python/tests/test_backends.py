@@ -3,6 +3,7 @@
     python3 -m unittest discover -s python/tests -p test_backends.py
 """
 
+import concurrent.futures
 import contextlib
 import io
 import json
@@ -851,15 +852,30 @@ def trainer_of(model, collate):
 
 
 def by_both_ranks(evaluated):
-    """What the first of two ranks evaluates, once the other one has; `evaluated` is given the ranks as one of them sees them."""
-    told = []
-    for rank in (1, 0):
-        # The last one to ask has what all have told.
-        of_rank = ranks.Ranks(rank, 2, lambda value: told.append(value) or told[::-1])
-        # That asked for its process already.
-        del told[-1]
-        found = evaluated(of_rank)
-    return found
+    """What each of two ranks evaluates, in their order; `evaluated` is given the ranks as one of them sees them.
+
+    One that asks what the other never does waits in vain, which fails.
+    """
+    told, meeting = [None, None], threading.Barrier(2, timeout=10.0)
+
+    def of(rank):
+        def gather(value):
+            told[rank] = value
+            meeting.wait()
+            found = list(told)
+            meeting.wait()
+            return found
+
+        return evaluated(ranks.Ranks(rank, 2, gather))
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        return list(pool.map(of, (0, 1)))
+
+
+def beside(losses, loss):
+    """A watch beside a rival that has these losses of rows, each of one target token."""
+    given = {"loss": loss, "rows": {"target_tokens": [1] * len(losses), "losses": losses}}
+    return rival.BesideRival(given, lambda: [1] * len(losses))
 
 
 class Evaluations(unittest.TestCase):
@@ -881,11 +897,45 @@ class Evaluations(unittest.TestCase):
 
         models = [StandInModel(), StandInModel()]
         alone = evaluated(StandInModel(), ranks.Ranks())
-        both = by_both_ranks(lambda of_rank: evaluated(models[of_rank.rank], of_rank))
+        both, other = by_both_ranks(lambda of_rank: evaluated(models[of_rank.rank], of_rank))
         self.assertEqual([model.seen for model in models], [[[1, 2], [5]], [[3, 4], [5]]])
+        self.assertEqual(other._replace(seconds=0.0), both._replace(seconds=0.0))
         self.assertEqual(both._replace(seconds=0.0), alone._replace(seconds=0.0))
         self.assertEqual((both.losses, both.right), ([10.0, 20.0, 30.0, 40.0, 50.0], 3))
         self.assertTrue(models[0].training)
+
+    def test_ranks_end_an_evaluation_beside_a_rival_at_the_same_rows(self):
+        rows, in_micro_batches = range(1, 41), 3
+
+        def evaluated(of_ranks, model, watch):
+            trainer_of_these = trainer_of(model, lambda rows: {"rows": rows})
+            # A row's loss is ten nats a target token.
+            return evaluation.evaluate(trainer_of_these, rows, in_micro_batches, of_ranks, watch)._replace(seconds=0.0)
+
+        def watch_of(worse_by):
+            losses = [(10.0 - worse_by) * row for row in rows]
+            given = {"loss": 10.0 - worse_by, "rows": {"target_tokens": list(rows), "losses": losses}}
+            return rival.BesideRival(given, lambda: list(rows))
+
+        models, watches = [StandInModel(), StandInModel()], [watch_of(1.0), watch_of(1.0)]
+        both = by_both_ranks(lambda of_rank: evaluated(of_rank, models[of_rank.rank], watches[of_rank.rank]))
+        self.assertEqual(both[0], both[1])
+        self.assertEqual(watches[0].worse_by, watches[1].worse_by)
+        self.assertAlmostEqual(watches[0].loss, 10.0)
+        # Groups of six rows, of which the last has four: the first look is behind three of them.
+        self.assertIn(len(both[0].losses), (16, 18))
+        self.assertEqual([len(model.seen) for model in models], [3, 3])
+        seen = sorted(row for model in models for part in model.seen for row in part)
+        self.assertEqual(both[0].target_tokens, sorted(set(seen)))
+        # The native engine goes through groups of as many micro-batches as there are ranks in the same order.
+        first = rival.order(7, True)[0]
+        self.assertEqual(models[0].seen[0], list(rows[6 * first : 6 * first + 3]))
+        # Nearly as good: all rows, each once, on both ranks.
+        watches = [watch_of(0.05), watch_of(0.05)]
+        whole = by_both_ranks(lambda of_rank: evaluated(of_rank, StandInModel(), watches[of_rank.rank]))
+        alone = evaluated(ranks.Ranks(), StandInModel(), None)
+        self.assertEqual(whole, [alone, alone])
+        self.assertIsNone(watches[0].worse_by)
 
     def test_pairs_are_compared_over_all_ranks_and_no_further_than_a_rival_asks_for(self):
         def ask(model, inputs, number):
@@ -896,21 +946,114 @@ class Evaluations(unittest.TestCase):
             return found._replace(seconds=0.0)
 
         alone = evaluated(ranks.Ranks())
-        of_rival = {"loss": 19.5, "rows": {"target_tokens": [1] * 40, "losses": list(range(40))}}
-        watch = rival.BesideRival(of_rival, lambda: [1] * 40)
-        part = evaluated(ranks.Ranks(), range(1, 41), watch)
-        both = by_both_ranks(evaluated)
+        watches = [beside(list(range(40)), 19.5) for _ in range(3)]
+        part = evaluated(ranks.Ranks(), range(1, 41), watches[2])
+        both, _ = by_both_ranks(evaluated)
         self.assertEqual(both, alone)
         self.assertEqual((both.losses, both.target_tokens, both.rewards.accuracy), ([1.0, 2.0, 3.0, 4.0, 5.0], 5, 0.8))
         self.assertEqual(both.rows(), {"target_tokens": [1] * 5, "losses": [1.0, 2.0, 3.0, 4.0, 5.0]})
         # Each pair is one nat worse than the rival's.
-        self.assertEqual((watch.loss, len(part.losses), part.target_tokens), (20.5, 16, 16))
+        self.assertEqual((watches[2].loss, len(part.losses), part.target_tokens), (20.5, 16, 16))
         self.assertIn(part.rewards.accuracy, (1.0, 15 / 16))
+        parts = by_both_ranks(lambda of_rank: evaluated(of_rank, range(1, 41), watches[of_rank.rank]))
+        self.assertEqual((parts[0], watches[0].loss, len(parts[0].losses)), (parts[1], 20.5, 16))
 
     def test_one_micro_batch_says_nothing_of_its_error(self):
         found = evaluation.Evaluation([10.0, 20.0], [10, 10], 4, 0, 0.5)
         self.assertNotIn("standard_error", found.event(1, 1))
         self.assertTrue(math.isnan(evaluation.Evaluation([0.0], [0], 1, 0, 0.1).loss))
+
+
+class AnswersOfTwoKinds(unittest.TestCase):
+    """Evaluations of KTO, on rows whose answers have become likelier by `gain`, and more so the farther down."""
+
+    ROWS = 40
+
+    def setUp(self):
+        def said(model, inputs, part=""):
+            model.seen.append((part, [row["row"] for row in inputs["rows"]]))
+            key = "KL_completion_ids" if part else "completion_ids"
+            return [0.1 * model.gain * row[key][0] for row in inputs["rows"]]
+
+        def prepared(trainer, rows, part):
+            return {"rows": part, "label": StandInNumbers(row["label"] for row in part)}
+
+        stand_ins = {
+            "log_probabilities": said,
+            "prepared": prepared,
+            "said_by": lambda trainer, inputs, number, reference: ([0.0] * len(inputs["rows"]),) * 2,
+            "counts_of_answers": lambda inputs: (0, 0, len(inputs["rows"])),
+        }
+        torch = types.SimpleNamespace(no_grad=contextlib.nullcontext)
+        for patched in (
+            unittest.mock.patch.dict(sys.modules, torch=torch),
+            unittest.mock.patch.multiple(preference, **stand_ins),
+        ):
+            patched.start()
+            self.addCleanup(patched.stop)
+
+    def evaluated(self, gain, micro_batch=2, of_ranks=None, watch=None, is_good=lambda row: row % 2 == 0):
+        """An evaluation, and what the model was asked."""
+        model = StandInModel()
+        model.gain = gain
+        trainer_of_these = trainer_of(model, None)
+        trainer_of_these.desirable_weight, trainer_of_these.undesirable_weight = 1.0, 2.0
+        labels = [is_good(row) for row in range(self.ROWS)]
+
+        class Tokens:
+            def __len__(self):
+                return len(labels)
+
+            def __getitem__(self, part):
+                found = list(range(len(labels))[part])
+                return {"row": found, "completion_ids": [[row] for row in found], "label": labels[part]}
+
+        rows = preference.HeldOut(Tokens(), self.ROWS, 16)
+        found = preference.evaluate_kto(trainer_of_these, rows, micro_batch, of_ranks or ranks.Ranks(), {}, watch)
+        return found._replace(seconds=0.0), model.seen
+
+    def test_losses_are_those_of_the_drift_over_all_rows_whatever_is_gone_through(self):
+        gain, drift = 0.4, 0.4 * 0.1 * statistics.mean(range(self.ROWS))
+        whole, _ = self.evaluated(gain)
+
+        def loss(row):
+            reward = 0.1 * gain * row
+            return 1.0 - rewards.sigmoid(reward - drift) if row % 2 == 0 else 2.0 * (1.0 - rewards.sigmoid(drift - reward))
+
+        for row in range(self.ROWS):
+            self.assertAlmostEqual(whole.losses[row], loss(row))
+        self.assertEqual(self.evaluated(gain, 7)[0], whole)
+        both = by_both_ranks(lambda of_rank: self.evaluated(gain, 3, of_rank)[0])
+        self.assertEqual(both, [whole, whole])
+
+    def test_one_that_is_surely_worse_ends_with_the_loss_of_all_rows(self):
+        whole, _ = self.evaluated(0.4)
+        of_rival = [loss - 0.25 for loss in whole.losses]
+        watch = beside(of_rival, whole.loss - 0.25)
+        part, seen = self.evaluated(0.4, watch=watch)
+        self.assertEqual((len(part.losses), part.target_tokens), (16, 16))
+        # Each row has the loss that it has among all rows, and so the same difference to the rival's.
+        self.assertAlmostEqual(watch.loss, whole.loss, places=6)
+        self.assertTrue(all(loss in whole.losses for loss in part.losses))
+        asked = {kind: sorted(row for part, rows in seen if part == kind for row in rows) for kind in ("", "KL_")}
+        self.assertEqual((len(asked[""]), asked["KL_"]), (16, list(range(self.ROWS))))
+        self.assertEqual(part.rows()["target_tokens"], [1] * 16)
+        watches = [beside(of_rival, whole.loss - 0.25) for _ in range(2)]
+        parts = by_both_ranks(lambda of_rank: self.evaluated(0.4, 2, of_rank, watches[of_rank.rank])[0])
+        self.assertEqual((parts[0], watches[0].worse_by), (parts[1], watches[1].worse_by))
+        self.assertAlmostEqual(watches[0].loss, whole.loss, places=6)
+        self.assertEqual(len(parts[0].losses), 16)
+
+    def test_it_ends_only_where_answers_of_both_kinds_were_gone_through(self):
+        last = rival.order(self.ROWS, True)[20]
+        whole, _ = self.evaluated(0.4, 1, is_good=lambda row: row != last)
+        watch = beside([loss - 0.25 for loss in whole.losses], whole.loss - 0.25)
+        part, _ = self.evaluated(0.4, 1, watch=watch, is_good=lambda row: row != last)
+        self.assertEqual(len(part.losses), 21)
+        self.assertIsNotNone(watch.worse_by)
+        for is_good, said in ((True, "are good ones"), (False, "are bad ones")):
+            with self.assertRaisesRegex(trial_files.Invalid, f"all 40 .* {said}"):
+                self.evaluated(0.4, is_good=lambda row, is_good=is_good: is_good)
 
 
 class Preferences(unittest.TestCase):
@@ -1022,6 +1165,7 @@ class Rivals(unittest.TestCase):
             part = tally.rows_of(number)
             losses = [self.of_rival(row) + self.TOKENS * worse_by for row in range(part.start, part.stop)]
             tally.take(number, evaluation.OfBatch(losses, [self.TOKENS] * len(losses), len(losses)))
+            tally.pass_group(number, 1)
             if tally.is_looked_at(watch) and watch.look(*tally.so_far()):
                 break
         self.assertEqual(sum(tally.beside()), len(tally.so_far()[0]))

@@ -12,6 +12,8 @@ held out  what the trial measures after the last of them beside what that traine
           rewards, and the loss of dpo; those of kto and orpo are means of TRL's that depend on the micro-batch
 ranks     two ranks of a micro-batch each, linked by gloo, beside one device with two: losses and norms of the steps (of kto of
           the first one, before which nothing has drifted), held-out losses and rewards
+part      the last evaluation beside a rival that is better on each row, on one device and on two: it ends early, with the loss
+          over all rows
 start     one step of the exported folder, started as its file says
 whole     of kto also a search that trains the whole model in bf16, beside a copy of it: the peak as above
 """
@@ -29,11 +31,13 @@ import sys
 sys.dont_write_bytecode = True  # not beside the sources
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "src/cli/export"))
+import evaluations_in_part  # noqa: E402
 import installed  # noqa: E402
 from chosen_names import among  # noqa: E402
 from trl_worker import ASSETS, OF_LENGTH, compare_fields, overridden, plan_of, query, watched_worker, worker_of  # noqa: E402
 
-STEPS, HELD_OUT, ROWS = 4, 8, 72
+STEPS, HELD_OUT, TRAIN = 4, 8, 60
+ROWS = TRAIN + evaluations_in_part.ROWS
 #: Relative difference of losses that the order of a sum makes.
 WITHIN = 1e-4
 #: Share of the measured peak by which the predicted one may miss it.
@@ -94,7 +98,7 @@ def write_rows(options, kind):
             rows.append({"prompt": prompt, "completion": [answer if is_good else other], "label": is_good})
         else:
             rows.append({"prompt": prompt, "chosen": [answer], "rejected": [other]})
-    for split, part in (("train", rows[:-12]), ("held_out", rows[-12:])):
+    for split, part in (("train", rows[:TRAIN]), ("held_out", rows[TRAIN:])):
         lines = "".join(json.dumps(row) + "\n" for row in part)
         (options.folder / f"{kind}_{split}.jsonl").write_text(lines, encoding="utf-8")
 
@@ -221,11 +225,17 @@ def check_held_out(kind, told, theirs):
     return ", ".join(compared)
 
 
-def check_ranks(options, kind, recipe):
-    """Compares a training on two devices with that on one, and returns the number of its steps that are."""
+def on_devices(recipe):
+    """A recipe on one device and on two."""
     on_one, on_two = (json.loads(json.dumps(recipe)) for _ in range(2))
     on_one["batch"].update(micro_batch=2, gradient_accumulation=2)
     on_two["batch"].update(micro_batch=2, gradient_accumulation=1, devices=2)
+    return on_one, on_two
+
+
+def check_ranks(options, kind, recipe):
+    """Compares a training on two devices with that on one, and returns the number of its steps that are."""
+    on_one, on_two = on_devices(recipe)
     with worker_of(options) as worker:
         one, two = [worker.run(number, of_this, plan_of(STEPS)) for number, of_this in enumerate([on_one, on_two])]
     # TRL takes the drift of kto over the micro-batches of all ranks.
@@ -241,6 +251,16 @@ def check_ranks(options, kind, recipe):
     if len(one.steps) != STEPS or len(two.steps) != STEPS or any(map(differs, *compared)):
         fail(f"on two devices {kind} trains to {compared[1]}, and on one to {compared[0]}")
     return steps
+
+
+def check_part(options, kind, recipe):
+    """Ends evaluations early, and returns after how many rows each of them."""
+    with worker_of(options) as worker:
+        try:
+            plan, both = plan_of(STEPS), enumerate(on_devices(recipe))
+            return [evaluations_in_part.ended_early(worker, 2 * at, of_this, plan) for at, of_this in both]
+        except evaluations_in_part.Wrong as error:
+            fail(f"{kind}: {error}")
 
 
 def check_start(kind, folder):
@@ -270,8 +290,10 @@ def check(options, kind):
     check_losses(kind, told, losses)
     compared = check_held_out(kind, told, evaluated)
     on_ranks = check_ranks(options, kind, recipe)
+    parts = " and ".join(map(str, check_part(options, kind, recipe)))
     check_start(kind, folder)
     as_trl = f"{STEPS} losses, and {compared} of held-out rows, as TRL's; {on_ranks} losses on two ranks as on one"
+    as_trl += f"; an evaluation that ends after {parts} of {evaluations_in_part.ROWS} rows"
     print(f"{kind}: two trials; a peak predicted {error:+.1%}; {fields} as exported; {as_trl}; the export starts")
     if kind == "kto":
         search(options, kind, "whole", WHOLE)

@@ -7,6 +7,8 @@ The interpreter that runs this has TRL. DATABASE has a study `trl` with a comple
 bits       settings A, B, A in one worker and A in a fresh one: losses, rates, norms and held-out losses equal to the bit
 ranks      two ranks of a micro-batch each beside one device with two: losses and norms within 1e-5; the same to the bit with rows
            that other processes read, and ranks end with their worker
+part       the last evaluation beside a rival that is better on each row, on one device and on two: it ends early, with the loss
+           over all rows
 fields     SFTConfig and LoraConfig of a trial beside those that TRL's parser makes of `export --format trl`, field by field
 choices    eager attention: losses within 1% of the plain setting's; two processes that read rows, and the plain setting behind all
            of them: losses equal to the bit
@@ -34,6 +36,7 @@ import time
 import types
 
 sys.dont_write_bytecode = True  # not beside the sources
+import evaluations_in_part  # noqa: E402
 import ten_steps  # noqa: E402
 from chosen_names import among  # noqa: E402
 
@@ -86,7 +89,7 @@ class Worker:
             fail(f"the worker ended with {self.process.wait()}")
         return json.loads(line)
 
-    def begin(self, number, recipe, plan, limit_bytes=None):
+    def begin(self, number, recipe, plan, limit_bytes=None, pairing=None):
         """Hands a trial over."""
         self.say(
             request="trial",
@@ -95,12 +98,13 @@ class Worker:
             task={"recipe": {"recipe": recipe, "plan": plan}},
             memory_limit_bytes=limit_bytes,
             time_limit_s=None,
+            pairing=pairing,
         )
 
-    def run(self, number, recipe, plan, limit_bytes=None, state="complete"):
+    def run(self, number, recipe, plan, limit_bytes=None, state="complete", pairing=None):
         """Runs a trial to its end, which is to be of this state, and returns what it told."""
-        self.begin(number, recipe, plan, limit_bytes)
-        told = types.SimpleNamespace(steps=[], evaluations=[], ended=None)
+        self.begin(number, recipe, plan, limit_bytes, pairing)
+        told = types.SimpleNamespace(steps=[], evaluations=[], rows=None, ended=None)
         while told.ended is None:
             message = self.hear()
             event = message.get("event")
@@ -108,6 +112,7 @@ class Worker:
                 told.steps.append(message["step"])
             elif event == "evaluation":
                 told.evaluations.append(message["evaluation"])
+                told.rows = message.get("rows")
             elif event == "ended":
                 told.ended = message
         if told.ended["state"]["state"] != state:
@@ -200,6 +205,19 @@ def check_bits(options):
             fail(f"{name} a setting trains to {found}, and not to {values[0]}")
     counted = f"{len(values[0][0])} steps and {len(values[0][1])} evaluations"
     print(f"bits: {counted}, the same after another setting and in a fresh process")
+
+
+def check_part(options):
+    _, recipe, _ = recipes(options)
+    recipe["adapter"]["dropout"] = 0.0
+    on_two = json.loads(json.dumps(recipe))
+    on_two["batch"].update(micro_batch=2, gradient_accumulation=1, devices=2)
+    with worker_of(options) as worker:
+        try:
+            counts = [evaluations_in_part.ended_early(worker, 2 * at, one, plan_of(4)) for at, one in enumerate([recipe, on_two])]
+        except evaluations_in_part.Wrong as error:
+            fail(error)
+    print(f"part: an evaluation ends after {counts[0]} rows of {evaluations_in_part.ROWS}, and on two devices after {counts[1]}")
 
 
 def workers_below(process):
@@ -609,6 +627,7 @@ def check_kills(options):
 CHECKS = {
     "bits": check_bits,
     "ranks": check_ranks,
+    "part": check_part,
     "fields": check_fields,
     "choices": check_choices,
     "compiled": check_compiled,

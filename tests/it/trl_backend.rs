@@ -527,14 +527,19 @@ impl Worker {
 
     /// A trial of a recipe, of this many steps.
     pub(crate) fn trial_with(&mut self, number: u64, steps: u64, recipe: &Value) {
+        self.trial_beside(number, steps, recipe, 4, &Value::Null);
+    }
+
+    /// A trial of a recipe, whose last evaluation is one of so many rows, compared as `pairing` says.
+    pub(crate) fn trial_beside(&mut self, number: u64, steps: u64, recipe: &Value, rows: usize, pairing: &Value) {
         let plan = json!({
             "measure": {"steps": 1, "max_warmup_steps": 1},
-            "train": {"length": {"steps": steps}, "evaluations": 1, "evaluation_rows": 4},
+            "train": {"length": {"steps": steps}, "evaluations": 1, "evaluation_rows": rows},
         });
         let task = json!({"recipe": {"recipe": recipe, "plan": plan}});
         self.say(
             &json!({"request": "trial", "number": number, "attempt": 1, "task": task,
-                         "memory_limit_bytes": null, "time_limit_s": null}),
+                         "memory_limit_bytes": null, "time_limit_s": null, "pairing": pairing}),
         );
     }
 }

@@ -10,6 +10,9 @@ use crate::faults::bench::{Bench, Finished, SPACE, children, messages, signal};
 use crate::trl_backend::{Worker, assert_all_end, complete_at, faulty, has_python, outcome, search};
 use crate::trl_preferences::{labelled, pairs};
 
+/// The quickstart's model.
+const BASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/search_spaces/quickstart/base");
+
 /// Rows of a step on so many devices.
 fn batch(devices: u64, gradient_accumulation: u64) -> Value {
     json!({"micro_batch": 2, "gradient_accumulation": gradient_accumulation, "devices": devices, "sequence_length": 64})
@@ -45,6 +48,8 @@ struct Told {
     /// Numbers of each step of the training.
     steps: Vec<Value>,
     evaluation: Value,
+    /// Losses of the rows of that evaluation, where they are told.
+    rows: Value,
     ended: Value,
 }
 
@@ -56,7 +61,7 @@ fn run(worker: &mut Worker, number: u64, batch: &Value) -> Told {
 
 /// Hears of a trial under way to its end.
 fn hear_out(worker: &mut Worker) -> Told {
-    let (mut steps, mut evaluation) = (Vec::new(), Value::Null);
+    let (mut steps, mut evaluation, mut rows) = (Vec::new(), Value::Null, Value::Null);
     loop {
         let mut message = worker.hear().expect("a trial ends");
         if message["event"] == "step" && message["phase"] == "train" {
@@ -65,10 +70,12 @@ fn hear_out(worker: &mut Worker) -> Told {
         } else if message["event"] == "evaluation" {
             message["evaluation"].as_object_mut().unwrap().remove("seconds");
             evaluation = message["evaluation"].take();
+            rows = message["rows"].take();
         } else if message["event"] == "ended" {
             return Told {
                 steps,
                 evaluation,
+                rows,
                 ended: message,
             };
         }
@@ -106,9 +113,9 @@ fn two_devices_train_as_one_with_twice_the_micro_batches() {
     assert_eq!(worker.child.wait().unwrap().code(), Some(0));
 }
 
-/// Writes rows to train on and rows held out, and returns the data of a recipe that reads them.
-fn data_of(folder: &Path, rows: &[Value], format: &str) -> Value {
-    let (held_out, train) = rows.split_at(8);
+/// Writes rows to train on and so many held out, and returns the data of a recipe that reads them.
+fn data_of(folder: &Path, rows: &[Value], held_out: usize, format: &str) -> Value {
+    let (held_out, train) = rows.split_at(held_out);
     let write = |name: &str, rows: &[Value]| {
         let lines: Vec<String> = rows.iter().map(Value::to_string).collect();
         let path = folder.join(name);
@@ -131,12 +138,11 @@ fn answers_are_compared_on_two_devices_as_on_one() {
         ("kto", labelled(), "unpaired_preference"),
     ] {
         let folder = crate::folders::for_database();
-        let data = data_of(folder.path(), &rows, format);
+        let data = data_of(folder.path(), &rows, 8, format);
         let mut worker = greeted(&[]);
         let mut run = |number: u64, batch: &Value, reference: &str| {
-            let model = concat!(env!("CARGO_MANIFEST_DIR"), "/search_spaces/quickstart/base");
             let recipe = json!({
-                "model": model, "data": data, "adapter": {"rank": 8}, "precision": "fp32", "batch": batch, "trainer": trainer,
+                "model": BASE, "data": data, "adapter": {"rank": 8}, "precision": "fp32", "batch": batch, "trainer": trainer,
                 "reference": reference,
             });
             worker.trial_with(number, 4, &recipe);
@@ -172,6 +178,78 @@ fn answers_are_compared_on_two_devices_as_on_one() {
                 );
             }
         }
+        drop(worker.child.stdin.take());
+        worker.child.wait().unwrap();
+    }
+}
+
+/// Rows that are held out for an evaluation that ends early, and nats by which its rival is better on each.
+const HELD_OUT: usize = 20;
+const BETTER_BY: f64 = 0.2;
+
+/// The training with these losses of rows, but for `BETTER_BY` better on each target token.
+fn better(told: &Told) -> Value {
+    let numbers = |name: &str| -> Vec<f64> {
+        let column = told.rows[name].as_array().expect("losses of all rows are told");
+        column.iter().map(|value| value.as_f64().unwrap()).collect()
+    };
+    let (losses, targets) = (numbers("losses"), numbers("target_tokens"));
+    assert_eq!((losses.len(), targets.len()), (HELD_OUT, losses.len()));
+    let losses: Vec<f64> = losses
+        .iter()
+        .zip(&targets)
+        .map(|(loss, count)| loss - BETTER_BY * count)
+        .collect();
+    let loss = told.evaluation["loss"].as_f64().unwrap() - BETTER_BY;
+    json!({"rival": {"loss": loss, "rows": {"target_tokens": told.rows["target_tokens"], "losses": losses}}})
+}
+
+#[test]
+fn an_evaluation_ends_early_on_all_ranks_at_once_with_the_loss_over_all_rows() {
+    if !has_python() {
+        return;
+    }
+    let folder = crate::folders::for_database();
+    let assets = concat!(env!("CARGO_MANIFEST_DIR"), "/search_spaces/quickstart");
+    let of_texts = json!({"train": format!("{assets}/train.jsonl"), "held_out": format!("{assets}/held_out.jsonl")});
+    let of_rows = |name: &str, rows: &[Value], format: &str| {
+        let folder = folder.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        data_of(&folder, rows, HELD_OUT, format)
+    };
+    for (trainer, data) in [
+        ("sft", of_texts),
+        ("dpo", of_rows("pairs", &pairs(), "preference")),
+        ("kto", of_rows("labelled", &labelled(), "unpaired_preference")),
+    ] {
+        let mut worker = greeted(&[]);
+        let mut run = |number: u64, devices: u64, pairing: &Value| {
+            let recipe = json!({
+                "model": BASE, "data": data, "adapter": {"rank": 8}, "precision": "fp32", "batch": batch(devices, 1),
+                "trainer": trainer,
+            });
+            worker.trial_beside(number, 4, &recipe, HELD_OUT, pairing);
+            let_measure(&mut worker, number);
+            hear_out(&mut worker)
+        };
+        for (number, devices) in [(1, 2), (3, 1)] {
+            let whole = run(number, devices, &json!({}));
+            let part = run(number + 1, devices, &better(&whole));
+            assert_eq!(part.steps, whole.steps, "{trainer} on {devices}: {}", part.ended);
+            assert!(part.rows.is_null(), "{trainer} on {devices}: {}", part.rows);
+            let metric = |told: &Told, name: &str| told.ended["state"]["metrics"][name].as_f64();
+            assert_eq!(metric(&whole, "loss_rows"), None, "{trainer} on {devices}");
+            // It looks after 16 rows, and micro-batches have two.
+            let rows = ["loss_rows", "loss_rows_in_all"].map(|name| metric(&part, name));
+            assert_eq!(rows, [Some(16.0), Some(20.0)], "{trainer} on {devices}: {}", part.ended);
+            // On each row the trial is as much worse, so that its loss is the one over all rows.
+            let losses = [&whole, &part].map(|told| metric(told, "loss").unwrap());
+            assert!(
+                (losses[0] - losses[1]).abs() < 1e-5,
+                "{trainer} on {devices}: {losses:?}"
+            );
+        }
+        assert_eq!(below(worker.child.id()).len(), 0, "{trainer}");
         drop(worker.child.stdin.take());
         worker.child.wait().unwrap();
     }

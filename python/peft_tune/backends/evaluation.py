@@ -105,22 +105,26 @@ def evaluate(trainer, rows, micro_batch, ranks, watch=None):
 def gone_through(trainer, rows, micro_batch, ranks, ask, watch=None):
     """Goes through rows with the model of a trainer; `ask` asks it of a micro-batch and its number, and returns `OfBatch`.
 
-    A watch may end it before all rows are evaluated: then they come in an order that is spread over all of them. Ranks
-    take micro-batches in turn, and as many each: where one has none left, it computes the last one again for the sums
-    that its model makes with the others'. No watch can be on several.
+    Ranks take the micro-batches of a group, one each. Where one has none left, it computes the last one again for the sums
+    that its model makes with the others'. A watch may end it before all rows are evaluated: then groups come in an order
+    that is spread over all of them. All ranks know when it looks next, tell one another their rows there, and find the same.
     """
     tally = Tally(len(rows), micro_batch)
-    order = rival.order(tally.batches, watch is not None and watch.next_look() is not None)
+    groups = math.ceil(tally.batches / ranks.count)
     with evaluating(trainer) as model:
-        for turn in range(0, len(order), ranks.count):
-            own = turn + ranks.rank
-            number = order[min(own, len(order) - 1)]
+        for group in rival.order(groups, watch is not None and watch.next_look() is not None):
+            first = group * ranks.count
+            own = first + ranks.rank
+            number = min(own, tally.batches - 1)
             found = ask(model, rows[tally.rows_of(number)], number)
-            if own < len(order):
+            if number == own:
                 tally.take(number, found)
-            if watch is not None and tally.is_looked_at(watch) and watch.look(*tally.so_far()):
-                break
-    tally.join(ranks.gathered(tally.found))
+            tally.pass_group(first, ranks.count)
+            if watch is not None and tally.is_looked_at(watch):
+                tally.join(ranks)
+                if watch.look(*tally.so_far()):
+                    break
+    tally.join(ranks)
     return tally
 
 
@@ -143,7 +147,7 @@ def evaluating(trainer):
 class OfBatch(NamedTuple):
     """What is found of a micro-batch."""
 
-    #: Losses of its rows, and what each counts for in their mean. Empty where the loss of a row depends on other rows.
+    #: Losses of its rows, and what each counts for in their mean. Empty where something else is asked for.
     losses: list
     weights: list
     #: What is found beside them.
@@ -159,6 +163,10 @@ class Tally:
         self.batches = math.ceil(rows / micro_batch)
         #: What is found of each micro-batch so far, by number.
         self.found = {}
+        #: What this rank has found that the others do not know yet.
+        self._untold = {}
+        #: Rows that all ranks together have gone through.
+        self._passed = 0
 
     def rows_of(self, number):
         """The rows of a micro-batch."""
@@ -166,12 +174,18 @@ class Tally:
 
     def take(self, number, found):
         """Takes in what is found of a micro-batch."""
-        self.found[number] = found
+        self.found[number] = self._untold[number] = found
 
-    def join(self, found):
-        """Takes in the micro-batches of all ranks."""
-        for of_rank in found:
+    def pass_group(self, first, count):
+        """Counts the rows of so many micro-batches from this one on, which all ranks have gone through."""
+        start, stop = (min(number * self._micro_batch, self._rows) for number in (first, first + count))
+        self._passed += stop - start
+
+    def join(self, ranks):
+        """Takes in what the other ranks have found since the last time."""
+        for of_rank in ranks.gathered(self._untold):
             self.found.update(of_rank)
+        self._untold = {}
 
     def beside(self):
         """What is found beside losses so far, in the order of the rows."""
@@ -179,8 +193,8 @@ class Tally:
 
     def is_looked_at(self, watch):
         """Whether a watch looks now: none does at the end."""
-        look, rows = watch.next_look(), sum(len(found.losses) for found in self.found.values())
-        return look is not None and look <= rows < self._rows
+        look = watch.next_look()
+        return look is not None and look <= self._passed < self._rows
 
     def so_far(self):
         """Numbers, losses and weights of the rows that were gone through, in the order of the rows."""

@@ -21,7 +21,7 @@ class Kind(NamedTuple):
     evaluate: Callable | None = None
     #: Columns of a row as tokens, as far as TRL itself makes them of the texts; none where rows come as tokens.
     columns: tuple = ()
-    #: Whether a row is none by itself: its tokens depend on the rows of a micro-batch, and its loss on all that are evaluated.
+    #: Whether the tokens of a row depend on the rows that it is trained with in a micro-batch.
     is_batched: bool = False
 
     @property

@@ -19,7 +19,7 @@ import math
 import time
 from typing import NamedTuple
 
-from . import evaluation
+from . import evaluation, rival
 from .rewards import Rewards, log_odds_ratio, log_sigmoid, mean, rewards_of_kinds, rewards_of_pairs, sigmoid
 from .trial_files import Invalid
 
@@ -151,41 +151,51 @@ def evaluated_pairs(trainer, rows, micro_batch, ranks, ask, watch=None):
     return Preferred(losses, sum(targets), rewards, time.perf_counter() - began)
 
 
-def evaluate_kto(trainer, rows, micro_batch, ranks, reference, _watch=None):
+def evaluate_kto(trainer, rows, micro_batch, ranks, reference, watch=None):
     """Evaluates a model that learnt answers which are good or bad.
 
-    All of them: the drift is a part of each row's loss. That of some rows would be wrong for all their losses alike, and
-    how much these stray does not show it.
+    The drift is a part of each row's loss, so that it comes first, and always over all rows. Then the loss of a row is its
+    own, whichever others are gone through, and a watch may end the evaluation as it may one of pairs.
     """
     began = time.perf_counter()
-    beta, rows = trainer.beta, BesideOthers(rows)
+    beta, rows, weigh = trainer.beta, BesideOthers(rows), weights_of(trainer)
+
+    def ask_others(model, part, number):
+        inputs = prepared(trainer, rows, part)
+        _, of_others = said_by(trainer, inputs, number, reference)
+        strays = [one - other for one, other in zip(log_probabilities(model, inputs, "KL_"), of_others)]
+        return evaluation.OfBatch([], [], (strays, list(map(bool, inputs["label"].tolist()))))
 
     def ask(model, part, number):
         inputs = prepared(trainer, rows, part)
-        of_answers, of_others = said_by(trainer, inputs, number, reference)
-        answers, others = log_probabilities(model, inputs), log_probabilities(model, inputs, "KL_")
-        rewards = [beta * (one - other) for one, other in zip(answers, of_answers)]
-        strays = [one - other for one, other in zip(others, of_others)]
-        labels = [bool(label) for label in inputs["label"].tolist()]
-        return evaluation.OfBatch([], [], (rewards, strays, labels, int(counts_of_answers(inputs)[2])))
+        of_answers, _ = said_by(trainer, inputs, number, reference)
+        rewards = [beta * (one - other) for one, other in zip(log_probabilities(model, inputs), of_answers)]
+        labels = list(map(bool, inputs["label"].tolist()))
+        sides = map(weigh, labels)
+        losses = [weight * (1.0 - sigmoid(side * (reward - drift))) for reward, (side, weight) in zip(rewards, sides)]
+        return evaluation.OfBatch(losses, [1] * len(losses), (rewards, labels, int(counts_of_answers(inputs)[2])))
 
-    tally = evaluation.gone_through(trainer, rows, micro_batch, ranks, ask)
-    *columns, targets = zip(*tally.beside())
-    rewards, strays, labels = map(joined, columns)
-    stray = beta * max(mean(strays), 0.0)
-    losses = [
-        weight * (1.0 - sigmoid(side * (reward - stray)))
-        for reward, (side, weight) in zip(rewards, map(weights_of(trainer), labels))
-    ]
+    strays, labels = map(joined, zip(*evaluation.gone_through(trainer, rows, micro_batch, ranks, ask_others).beside()))
+    refuse_one_kind(labels)
+    drift = beta * max(mean(strays), 0.0)
+    of_both = None if watch is None else rival.OfBothKinds(watch, labels)
+    tally = evaluation.gone_through(trainer, rows, micro_batch, ranks, ask, of_both)
+    _, losses, _ = tally.so_far()
+    rewards, labels, targets = zip(*tally.beside())
+    rewards, labels = joined(rewards), joined(labels)
     good = [reward for reward, label in zip(rewards, labels) if label]
     bad = [reward for reward, label in zip(rewards, labels) if not label]
-    if not good or not bad:
-        kind = "bad" if not good else "good"
+    return Preferred(losses, sum(targets), rewards_of_kinds(good, bad), time.perf_counter() - began)
+
+
+def refuse_one_kind(labels):
+    """Raises `Invalid` where all answers are of one kind."""
+    if len(set(labels)) == 1:
+        kind = "good" if labels[0] else "bad"
         raise Invalid(
             f"all {len(labels)} held-out answers that are scored are {kind} ones, and there is nothing to compare their rewards with: "
             "hold out rows of both kinds, or raise `trial.evaluation.rows`"
         )
-    return Preferred(losses, sum(targets), rewards_of_kinds(good, bad), time.perf_counter() - began)
 
 
 def prepared(trainer, rows, part):

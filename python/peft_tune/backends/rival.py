@@ -134,6 +134,22 @@ class BesideRival:
         return self.worse_by is not None
 
 
+class OfBothKinds:
+    """A watch that has another one look once it has seen rows of both kinds, whose rewards can be compared from then on."""
+
+    def __init__(self, watch, kinds):
+        """`kinds` are those of all rows."""
+        self._watch, self._kinds = watch, kinds
+
+    def next_look(self):
+        """Rows after which it looks next; `None` where it looks at none."""
+        return self._watch.next_look()
+
+    def look(self, rows, losses, targets):
+        """Whether the evaluation ends here, as that of the other one."""
+        return len({self._kinds[row] for row in rows}) > 1 and self._watch.look(rows, losses, targets)
+
+
 def is_of(rival, targets):
     """Whether a rival was evaluated on as many rows of the same lengths, and each has its loss."""
     rows, loss = rival["rows"], rival["loss"]

@@ -283,8 +283,7 @@ class TrialRun:
         switches = hasattr(optimizer, "eval") and hasattr(optimizer, "train")
         if switches:
             optimizer.eval()
-        # Ranks would have to end it alike.
-        watch = held_out.beside(self.request.get("pairing")) if is_last and self.ranks.count == 1 else None
+        watch = held_out.beside(self.request.get("pairing")) if is_last else None
         found = held_out.evaluated(made, watch)
         if switches:
             optimizer.train()

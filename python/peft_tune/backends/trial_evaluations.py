@@ -52,11 +52,11 @@ class Evaluations:
         return kind.evaluate(made, self._held_out, size, ranks, references.setdefault(self._alike, {}), watch)
 
     def beside(self, pairing):
-        """A watch on the last evaluation, where a request compares it and each row has a loss of its own."""
-        kind, files = self._settings.kind, self._files
-        if pairing is None or kind.is_batched:
+        """A watch on the last evaluation, where a request compares it."""
+        files = self._files
+        if pairing is None:
             return None
-        if kind.compares:
+        if self._settings.kind.compares:
             return rival.BesideRival(pairing.get("rival"), lambda: [1] * len(self._held_out))
         targets = functools.partial(self._runner.rows.targets, files.held_out, files.held_out_windows)
         return rival.BesideRival(pairing.get("rival"), targets)
