@@ -539,6 +539,10 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["`AutoModelForSequenceClassification`", "sorts texts"],
     ),
     (
+        "refused_speech.py",
+        &["refused_speech.py:4", "`Wav2Vec2ForCTC` loads a model for another task"],
+    ),
+    (
         "refused_prefix.py",
         &["refused_prefix.py:4", "`PrefixTuningConfig`", "no LoRA"],
     ),

@@ -96,7 +96,10 @@ impl<'r> Training<'r> {
         let made = given.map_or_else(Made::default, |bound| Made::of(run, &bound.value));
         self.model_name = given.filter(|_| made.is_text);
         self.is_lost = made.loaded.is_none() && !made.is_text;
-        let first = || run.calls.iter().find(|call| model_kind(call).is_some());
+        // One that writes texts, where there are others.
+        let is_other = |call: &&Called| matches!(model_kind(call), Some(ModelKind::Other(_)));
+        let loaded = || run.calls.iter().filter(|call| model_kind(call).is_some());
+        let first = || loaded().find(|call| !is_other(call)).or_else(|| loaded().next());
         self.model = match self.is_lost {
             true => first(),
             false => made.loaded,
