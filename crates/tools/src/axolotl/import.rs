@@ -77,12 +77,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         adapter_start::loftq(reader, "peft.loftq_config", &peft);
         reader.part_unread(&peft, "peft.");
     }
-    let is_all = keys.flag("lora_target_linear")?.unwrap_or(false);
-    if let Some(adapter) = reader.recipe.adapter.as_mut().filter(|_| is_all) {
-        adapter.target_modules = TargetModules::Preset(TargetPreset::AllLinear);
-        reader.expression = None;
-        reader.said("target_modules");
-    }
+    all_linear(reader)?;
     if let Some(adapter) = &mut reader.recipe.adapter {
         let folder = keys.text("lora_model_dir")?;
         adapter.adapter_init = folder.map(|folder| located(keys.path(), &folder));
@@ -107,6 +102,27 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     memory::read(reader)?;
     data(reader)?;
     held_out(reader)
+}
+
+/// The flag of all linear layers, to which modules of other names are added.
+fn all_linear(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let is_all = keys.flag("lora_target_linear")?.unwrap_or(false);
+    let Some(adapter) = reader.recipe.adapter.as_mut().filter(|_| is_all) else {
+        return Ok(());
+    };
+    adapter.target_modules = TargetModules::Preset(TargetPreset::AllLinear);
+    reader.expression = None;
+    reader.said("target_modules");
+    let mut beside = keys.names(ADAPTER.targets)?.unwrap_or_default();
+    beside.retain(|name| ["lm_head", "embed_tokens"].contains(&name.as_str()));
+    if !beside.is_empty() {
+        let names = beside.join(", ");
+        reader.note(format!(
+            "`lora_target_modules: {names}` beside `lora_target_linear` is not carried over: it has adapters too there"
+        ));
+    }
+    Ok(())
 }
 
 /// What axolotl has beside the Trainer's words: a batch of all rows, the lowest learning rate, and evaluations in an epoch.
