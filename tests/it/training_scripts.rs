@@ -211,6 +211,11 @@ const CASES: &[Case] = &[
         &["the file cuts no rows: "],
     ),
     case(
+        "trl_collated.py",
+        &[("tool", "trl"), ("learning_rate", "3e-4")],
+        &["trl_collated.py:12: how `collate` puts rows together is code"],
+    ),
+    case(
         "trl_qlora.py",
         &[
             ("precision", "nf4"),
@@ -564,6 +569,10 @@ const REFUSED: &[(&str, &[&str])] = &[
     (
         "refused_collator.py",
         &["refused_collator.py:8", "`UnslothVisionDataCollator` collates images"],
+    ),
+    (
+        "refused_sound.py",
+        &["refused_sound.py:12", "`collate` collates images or sound"],
     ),
     (
         "refused_auto_model.py",

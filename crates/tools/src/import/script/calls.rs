@@ -117,9 +117,12 @@ const OTHER_TASK: &str = "loads a model for another task than to write texts";
 /// What the class for models without a head is.
 const NO_HEAD: &str = "loads a model without the head that writes texts";
 
+/// What is collated by what takes images or sound.
+pub(super) const MORE_THAN_TEXT: &str = "collates images or sound, and here it is text alone";
+
 /// Parts of the names of collators of rows that are no texts.
 const OTHER_COLLATORS: &[(&str, &str)] = &[
-    ("Vision", "collates images or sound, and here it is text alone"),
+    ("Vision", MORE_THAN_TEXT),
     ("Speech", "collates sound, and here it is text alone"),
 ];
 
@@ -247,9 +250,8 @@ fn names_a_task(class: &str) -> bool {
 }
 
 /// Why rows that a collator puts together are no texts, by its name.
-pub(super) fn why_no_texts(collator: &Called) -> Option<&'static str> {
-    let name = collator.short_name();
-    let other = OTHER_COLLATORS.iter().find(|(part, _)| name.contains(part));
+pub(super) fn why_no_texts(collator: &str) -> Option<&'static str> {
+    let other = OTHER_COLLATORS.iter().find(|(part, _)| collator.contains(part));
     other.map(|(_, reason)| *reason)
 }
 

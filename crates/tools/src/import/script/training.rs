@@ -1,11 +1,14 @@
 //! The training of a script: the trainer that it starts, with the model, the adapter and the settings that this one is given.
 
 use super::calls::{
-    Library, ModelKind, TrainerRow, UNSLOTH_LOADER, config_kind, is_of_unsloth, model_kind, trainer_row, why_no_texts,
+    GIVE_ANOTHER, Library, MORE_THAN_TEXT, ModelKind, TrainerRow, UNSLOTH_LOADER, config_kind, is_of_unsloth,
+    model_kind, trainer_row, why_no_texts,
 };
+use super::columns::handles_more_than_text;
 use super::model::Made;
 use super::run::{Bound, Called, Run};
 use super::trainer::{argument_of, config_of, refused, trainer_of};
+use super::value::Known;
 use crate::import::StackFileError;
 use peft_tune_core::recipe::TrainerKind;
 
@@ -81,14 +84,34 @@ impl<'r> Training<'r> {
         self.model?.argument(name, None)
     }
 
-    /// Refuses rows that are no texts, by what puts them together.
-    fn check_collator(&self, run: &'r Run<'r>) -> Result<(), StackFileError> {
-        let given = self.argument("data_collator");
-        let collator = given.and_then(|bound| run.result(&bound.value));
-        match collator.and_then(|call| Some((call, why_no_texts(call)?))) {
-            Some((call, reason)) => Err(refused(run, call, call.short_name(), reason)),
-            None => Ok(()),
+    /// Refuses rows that are no texts, by what puts them together, and tells of what the script itself has for that.
+    fn check_collator(&mut self, run: &'r Run<'r>) -> Result<(), StackFileError> {
+        let Some(bound) = self.argument("data_collator") else {
+            return Ok(());
+        };
+        let made = run.result(&bound.value);
+        let (name, takes_more) = match (&bound.value.known, made) {
+            (_, Some(call)) => (call.short_name(), false),
+            (Known::Function(function), _) => (function.name.as_str(), handles_more_than_text(function)),
+            (Known::Class(class), _) => (class.name.as_str(), false),
+            _ => return Ok(()),
+        };
+        let location = run.location(made.map_or(bound.line, |call| call.line));
+        let reason = why_no_texts(name).or(takes_more.then_some(MORE_THAN_TEXT));
+        if let Some(what) = reason {
+            return Err(StackFileError::OtherTask {
+                location,
+                what: format!("`{name}` {what}"),
+                instead: GIVE_ANOTHER,
+            });
         }
+        if made.is_none() {
+            let text = &bound.text;
+            self.notes.push(format!(
+                "{location}: how `{text}` puts rows together is code, and is not taken over"
+            ));
+        }
+        Ok(())
     }
 
     fn find_model(&mut self, run: &'r Run<'r>) -> Result<(), StackFileError> {
