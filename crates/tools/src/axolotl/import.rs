@@ -134,12 +134,14 @@ fn course(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         batch.gradient_accumulation = (rows as usize / batch.micro_batch).max(1);
         reader.said("gradient_accumulation");
     }
-    let lowest = keys
-        .number("cosine_min_lr_ratio")?
-        .filter(|ratio| *ratio > 0.0 && *ratio < 1.0);
+    let lowest = keys.number("cosine_min_lr_ratio")?.filter(|ratio| *ratio > 0.0);
     if let Some(ratio) = lowest.filter(|_| reader.recipe.schedule.kind == ScheduleKind::Cosine) {
-        reader.recipe.schedule.kind = ScheduleKind::CosineWithMinLr;
-        reader.recipe.schedule.min_lr_rate = Some(ratio);
+        // A rate that is the highest at its lowest never falls.
+        reader.recipe.schedule.kind = match ratio < 1.0 {
+            true => ScheduleKind::CosineWithMinLr,
+            false => ScheduleKind::Constant,
+        };
+        reader.recipe.schedule.min_lr_rate = Some(ratio).filter(|ratio| *ratio < 1.0);
         reader.said("schedule");
         reader.said("min_lr_rate");
     }

@@ -1,5 +1,6 @@
 //! What a tool does by a file or a script: the training that is read of it, or something else, which is refused by the key that says so.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use super::command_line::CommandLine;
@@ -129,7 +130,7 @@ fn unnamed(keys: &Keys<'_>) -> Result<FoundTask, StackFileError> {
         Some(trainer) => Ok(FoundTask {
             trainer,
             note: Some(format!(
-                "`{words}` is of several trainers: by the name of the file it is taken for `trainer: {trainer}`"
+                "`{words}` is of several trainers: by the name of the file or its folder it is taken for `trainer: {trainer}`"
             )),
         }),
         None => Err(StackFileError::OtherTask {
@@ -178,11 +179,13 @@ fn task_of_word(word: &str) -> Option<Task> {
     Some(Task::Other(reason))
 }
 
-/// The trainer of preferences in the name of a file.
+/// The trainer of preferences in the name of a file, or in that of the folder that it lies in.
 fn by_name(path: &Path) -> Option<TrainerKind> {
-    let name = path.file_stem()?.to_str()?;
-    let trainer = pieces(name).find_map(|piece| TrainerKind::from_name(&piece))?;
-    (!trainer.is_sft()).then_some(trainer)
+    let of = |name: Option<&OsStr>| {
+        let trainer = pieces(name?.to_str()?).find_map(|piece| TrainerKind::from_name(&piece))?;
+        (!trainer.is_sft()).then_some(trainer)
+    };
+    of(path.file_stem()).or_else(|| of(path.parent()?.file_name()))
 }
 
 /// Words of a name, in small letters.
