@@ -216,6 +216,16 @@ const CASES: &[Case] = &[
         &["trl_collated.py:12: how `collate` puts rows together is code"],
     ),
     case(
+        "trl_required_option.py",
+        &[
+            ("tool", "trl"),
+            ("rank", "8"),
+            ("precision", "nf4"),
+            ("learning_rate", "3e-4"),
+        ],
+        &["no `bnb_4bit_quant_type`: transformers takes fp4"],
+    ),
+    case(
         "trl_qlora.py",
         &[
             ("precision", "nf4"),
@@ -546,6 +556,10 @@ const REFUSED: &[(&str, &[&str])] = &[
     (
         "refused_speech.py",
         &["refused_speech.py:4", "`Wav2Vec2ForCTC` loads a model for another task"],
+    ),
+    (
+        "refused_adapter_alone.py",
+        &["refused_adapter_alone.py:5", "`PsoftConfig`", "no LoRA"],
     ),
     (
         "refused_prefix.py",

@@ -64,6 +64,9 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     if !keys.has("dtype") && !keys.has("torch_dtype") && !reader.recipe.precision.is_quantized() {
         weights_unsaid(reader, script);
     }
+    if script.is_some() && reader.recipe.precision.row().bits == 4 && !keys.has("bnb_4bit_quant_type") {
+        reader.note("no `bnb_4bit_quant_type`: transformers takes fp4, and here it is nf4");
+    }
     reader.values(&[Tool::Trl, Tool::Peft])?;
     if !keys.has("use_liger_kernel") {
         reader.value("use_liger_kernel", "use_liger", keys)?;

@@ -169,7 +169,8 @@ impl<'r> Training<'r> {
         }
         // A model that cannot be followed back has the one that is made.
         if self.is_lost && !self.has_adapter {
-            self.adapter = run.calls.iter().find(|call| is_adapter(call));
+            let made = run.calls.iter().find(|call| is_adapter(call));
+            self.adapter = made.or_else(|| added(run));
             self.has_adapter = self.adapter.is_some();
         }
         if self.is_lost
@@ -221,6 +222,13 @@ fn library(run: &Run<'_>, row: Option<&TrainerRow>, model: Option<&Called>) -> L
         Some(row) if row.name == "Trainer" => Library::Transformers,
         _ => Library::Trl,
     }
+}
+
+/// The settings by which PEFT's function adds an adapter to some model.
+fn added<'r>(run: &'r Run<'r>) -> Option<&'r Called> {
+    let adding = run.calls.iter().filter(|call| call.short_name() == "get_peft_model");
+    let mut settings = adding.filter_map(|call| call.argument("peft_config", Some(1)));
+    settings.find_map(|bound| run.result(&bound.value))
 }
 
 fn is_adapter(call: &Called) -> bool {
