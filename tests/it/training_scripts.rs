@@ -216,6 +216,11 @@ const CASES: &[Case] = &[
         &["trl_collated.py:12: how `collate` puts rows together is code"],
     ),
     case(
+        "trl_set_later.py",
+        &[("tool", "trl"), ("learning_rate", "3e-4")],
+        &["trl_set_later.py:6: what `set_lr_scheduler` changes of the settings is not taken over"],
+    ),
+    case(
         "trl_required_option.py",
         &[
             ("tool", "trl"),

@@ -59,6 +59,10 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     }
     if !has_adapter {
         reader.recipe.adapter = None;
+    } else if script.is_none() && uses_peft.is_none() {
+        let told = "no `use_peft`: TRL trains all parameters then; here the adapter of `lora_r` is taken";
+        reader.note(told);
+        reader.assume(told);
     }
     precision::read(reader, &PRECISION)?;
     if !keys.has("dtype") && !keys.has("torch_dtype") && !reader.recipe.precision.is_quantized() {

@@ -12,6 +12,9 @@ use super::value::Known;
 use crate::import::StackFileError;
 use peft_tune_core::recipe::TrainerKind;
 
+/// Methods of transformers' settings that change them, in what a training does.
+const SETTERS: &[&str] = &["set_training", "set_optimizer", "set_lr_scheduler", "set_dataloader"];
+
 /// What a script trains, by the calls that say it.
 pub(super) struct Training<'r> {
     pub library: Library,
@@ -41,6 +44,7 @@ impl<'r> Training<'r> {
         let mut notes = Vec::new();
         let (trainer, is_masked) = trainer_of(run, &mut notes)?;
         let config = config_of(run, trainer, &mut notes);
+        notes.extend(setters(run));
         let row = trainer.and_then(trainer_row);
         let kind = row
             .map(|row| row.kind)
@@ -222,6 +226,21 @@ fn library(run: &Run<'_>, row: Option<&TrainerRow>, model: Option<&Called>) -> L
         Some(row) if row.name == "Trainer" => Library::Transformers,
         _ => Library::Trl,
     }
+}
+
+/// Lines on methods of settings that change them.
+fn setters<'r>(run: &'r Run<'r>) -> impl Iterator<Item = String> + 'r {
+    let is_one = move |call: &&Called| {
+        let changed = call.receiver.as_ref().and_then(|receiver| run.result(receiver));
+        SETTERS.contains(&call.short_name()) && changed.and_then(config_kind).is_some()
+    };
+    run.calls.iter().filter(is_one).map(move |call| {
+        format!(
+            "{}: what `{}` changes of the settings is not taken over: write it as arguments of theirs",
+            run.location(call.line),
+            call.short_name()
+        )
+    })
 }
 
 /// The settings by which PEFT's function adds an adapter to some model.
