@@ -5,7 +5,9 @@ use std::path::Path;
 
 use super::command_line::CommandLine;
 use super::task_row::{Task, TaskRow};
-use super::task_table::{EXAMPLES, NO_COMMAND, NO_TRAINING, OF_TRAININGS, SCRIPTS, TASKS, TRAIN, UNNAMED};
+use super::task_table::{
+    EXAMPLES, NO_COMMAND, NO_TRAINING, OF_PEFT_EXAMPLE, OF_TRAININGS, SCRIPTS, TASKS, TRAIN, UNNAMED,
+};
 use super::{Keys, Script, StackFileError};
 use crate::Tool;
 use peft_tune_core::recipe::TrainerKind;
@@ -39,6 +41,13 @@ pub(super) fn trainer_of(
     text: &str,
     started: &[String],
 ) -> Result<FoundTask, StackFileError> {
+    if let (Tool::Axolotl, [script]) = (tool, started) {
+        return Err(StackFileError::OtherTask {
+            location: keys.path().display().to_string(),
+            what: format!("`{script}` is a script with options of its own, and axolotl reads files alone"),
+            instead: "give the script itself, or a config of axolotl",
+        });
+    }
     let command = match tool {
         Tool::Trl => command_of(text, started),
         _ => Vec::new(),
@@ -62,7 +71,11 @@ pub(super) fn trainer_of(
         Some(trainer) => Ok(FoundTask { trainer, note: None }),
         None if tool == Tool::Trl => {
             says_training(keys, &command)?;
-            unnamed(keys)
+            let found = unnamed(keys)?;
+            Ok(FoundTask {
+                note: found.note.or_else(|| script_taken(keys, started)),
+                ..found
+            })
         }
         None => Ok(FoundTask::SFT),
     }
@@ -103,6 +116,14 @@ fn command_of(text: &str, started: &[String]) -> Vec<String> {
         [] => CommandLine::in_comments(text).map_or_else(Vec::new, |command| command.started),
         started => started.to_vec(),
     }
+}
+
+/// A line on a script of which nothing is known but its options, and so not what it takes where these say nothing.
+fn script_taken(keys: &Keys<'_>, started: &[String]) -> Option<String> {
+    let [script] = started else { return None };
+    (!keys.has(OF_PEFT_EXAMPLE)).then(|| {
+        format!("`{script}` is taken for a script of TRL's SFTTrainer: where its options say nothing, TRL's defaults are taken")
+    })
 }
 
 /// Refuses a script that neither its name nor an option calls a training.

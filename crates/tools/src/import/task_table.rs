@@ -324,6 +324,9 @@ pub(super) const NO_TRAINING: &[(&[&str], Task)] = &[
 /// Words in the names of scripts that train.
 pub(super) const TRAIN: &[&str] = &["train", "finetune", "sft"];
 
+/// Option of the trainer among PEFT's examples, whose defaults are known.
+pub(super) const OF_PEFT_EXAMPLE: &str = "use_peft_lora";
+
 /// Options by which a script of any name trains.
 pub(super) const OF_TRAININGS: &[&str] = &[
     "do_train",
