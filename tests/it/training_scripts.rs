@@ -216,6 +216,21 @@ const CASES: &[Case] = &[
         &["trl_collated.py:12: how `collate` puts rows together is code"],
     ),
     case(
+        "trl_adapter_elsewhere.py",
+        &[("tool", "trl"), ("rank", "8"), ("learning_rate", "3e-4")],
+        &["trl_adapter_elsewhere.py:9: what is said of the adapter of `model` cannot be evaluated"],
+    ),
+    case(
+        "trl_marimo.py",
+        &[
+            ("tool", "trl"),
+            ("rank", "8"),
+            ("learning_rate", "3e-4"),
+            ("train", "train.jsonl"),
+        ],
+        &[],
+    ),
+    case(
         "trl_set_later.py",
         &[("tool", "trl"), ("learning_rate", "3e-4")],
         &["trl_set_later.py:6: what `set_lr_scheduler` changes of the settings is not taken over"],

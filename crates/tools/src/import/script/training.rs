@@ -146,6 +146,14 @@ impl<'r> Training<'r> {
         }
         self.adapter = made.adapter;
         self.has_adapter = made.adapter.is_some() || made.has_unknown_adapter || made.started.is_some();
+        if let Some(bound) = given.filter(|_| made.has_unknown_adapter) {
+            self.notes.push(format!(
+                "{}: what is said of the adapter of `{}` cannot be evaluated: the usual settings are taken; write `rank` and \
+                 `target_modules` in the study",
+                run.location(bound.line),
+                bound.text
+            ));
+        }
         if let Some(call) = made.started {
             self.notes.push(format!(
                 "{}: the adapter that is loaded there is left out: trials start from a new one",
