@@ -21,7 +21,7 @@ const SILENT: &str = "
     tokenizer_use_mistral_common tokenizer_save_jinja_files processor_type processor_kwargs cls_model_config
     is_falcon_derived_model is_llama_derived_model is_mistral_derived_model is_qwen_derived_model
     experimental_skip_move_to_device low_cpu_mem_usage device device_map world_size ddp gptq gptq_groupsize
-    gptq_model_v1 lora_fan_in_fan_out lora_on_cpu lora_out_dir qlora_sharded_model_loading peft_layers_pattern
+    gptq_model_v1 gptq_disable_exllama lora_fan_in_fan_out lora_on_cpu lora_out_dir qlora_sharded_model_loading peft_layers_pattern
     loraplus_lr_embedding merge_lora merge_method lora_embedding_kernel embeddings_skip_upcast
     mean_resizing_embeddings shrink_embeddings fix_untrained_tokens auto_resume_from_checkpoints saves_per_epoch
     save_first_step dynamic_checkpoint loss_watchdog_threshold loss_watchdog_patience gc_steps gc_collect_steps

@@ -156,6 +156,8 @@ const TORCHTUNE: &[TaskRow] = &[
         .beside(Beside::Word("loss._component_", "torchtune.rlhf.loss.DPOLoss")),
     row("policy_model", Anything, Like("ppo")),
     row("grpo_samples", Anything, Like("grpo")),
+    row("orchestration", Anything, Like("grpo")),
+    row("reward_functions", Anything, Like("grpo")),
     row("reward_checkpointer", Anything, Like("ppo")),
     row("kd_loss", Anything, DISTILS),
     row("teacher_model", Anything, DISTILS),

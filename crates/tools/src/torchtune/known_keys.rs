@@ -39,7 +39,7 @@ const SILENT_OF_PARTS: &str = "
     dataset.split_across_pack dataset.add_eos dataset.max_seq_len dataset.subset dataset.image_dir
     dataset.image_tag
     tokenizer.path tokenizer.merges_file tokenizer.vocab_path tokenizer.merges_path tokenizer.special_tokens_path
-    tokenizer.special_tokens tokenizer.truncation_type";
+    tokenizer.special_tokens tokenizer.truncation_type tokenizer.max_num_tiles";
 
 const TOLD: &[ToldKey] = &[
     learnt(

@@ -78,6 +78,10 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     adapter::read(reader, if script.is_some() { &adapter::OF_PEFT } else { &OF_TRL })?;
     if !keys.has("max_length") {
         reader.value("sequence_length", "max_seq_length", keys)?;
+        if !reader.has_said("sequence_length") {
+            // Earlier versions of PEFT's example call it so.
+            reader.value("sequence_length", "max_seq_len", keys)?;
+        }
         // Nothing is cut where it is said to be nothing.
         reader.is_uncut = keys.is_null("max_length") && !reader.has_said("sequence_length");
     }
