@@ -245,9 +245,10 @@ fn a_server_is_measured_with_and_without_the_adapter() {
             assert_eq!(value(model, point, "/requests"), requests);
             assert_eq!(value(model, point, "/new_tokens"), 6.0);
             assert!(value(model, point, "/first_token/p50_s") >= 1e-3 * FIRST_MS as f64);
-            // The stand-in sleeps so long at least; on a busy machine longer.
+            // The stand-in sleeps so long at least; on a busy machine longer. There the first token may be read late, and the
+            // others then seem nearer to it.
             let least = 1e-3 * wait as f64;
-            assert!(value(model, point, "/token/p50_s") >= 0.9 * least, "{json}");
+            assert!(value(model, point, "/token/p50_s") >= 0.5 * least, "{json}");
             assert!(value(model, point, "/token/p95_s") >= value(model, point, "/token/p50_s"));
             assert!(value(model, point, "/request/p50_s") >= 5.0 * least);
             assert!(value(model, point, "/tokens_per_s") > 0.0);

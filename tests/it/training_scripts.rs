@@ -211,6 +211,41 @@ const CASES: &[Case] = &[
         &["the file cuts no rows: "],
     ),
     case(
+        "trl_collated.py",
+        &[("tool", "trl"), ("learning_rate", "3e-4")],
+        &["trl_collated.py:12: how `collate` puts rows together is code"],
+    ),
+    case(
+        "trl_adapter_elsewhere.py",
+        &[("tool", "trl"), ("rank", "8"), ("learning_rate", "3e-4")],
+        &["trl_adapter_elsewhere.py:9: what is said of the adapter of `model` cannot be evaluated"],
+    ),
+    case(
+        "trl_marimo.py",
+        &[
+            ("tool", "trl"),
+            ("rank", "8"),
+            ("learning_rate", "3e-4"),
+            ("train", "train.jsonl"),
+        ],
+        &[],
+    ),
+    case(
+        "trl_set_later.py",
+        &[("tool", "trl"), ("learning_rate", "3e-4")],
+        &["trl_set_later.py:6: what `set_lr_scheduler` changes of the settings is not taken over"],
+    ),
+    case(
+        "trl_required_option.py",
+        &[
+            ("tool", "trl"),
+            ("rank", "8"),
+            ("precision", "nf4"),
+            ("learning_rate", "3e-4"),
+        ],
+        &["no `bnb_4bit_quant_type`: transformers takes fp4"],
+    ),
+    case(
         "trl_qlora.py",
         &[
             ("precision", "nf4"),
@@ -539,6 +574,14 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["`AutoModelForSequenceClassification`", "sorts texts"],
     ),
     (
+        "refused_speech.py",
+        &["refused_speech.py:4", "`Wav2Vec2ForCTC` loads a model for another task"],
+    ),
+    (
+        "refused_adapter_alone.py",
+        &["refused_adapter_alone.py:5", "`PsoftConfig`", "no LoRA"],
+    ),
+    (
         "refused_prefix.py",
         &["refused_prefix.py:4", "`PrefixTuningConfig`", "no LoRA"],
     ),
@@ -560,6 +603,10 @@ const REFUSED: &[(&str, &[&str])] = &[
     (
         "refused_collator.py",
         &["refused_collator.py:8", "`UnslothVisionDataCollator` collates images"],
+    ),
+    (
+        "refused_sound.py",
+        &["refused_sound.py:12", "`collate` collates images or sound"],
     ),
     (
         "refused_auto_model.py",

@@ -354,6 +354,8 @@ fn a_file_that_compares_answers_is_read_as_the_trainer_that_it_names_or_refused(
         by_name.notes.join("\n").contains("by the name of the file"),
         "{by_name:?}"
     );
+    let by_folder = read("recipes/orpo/config.yaml", &text).unwrap();
+    assert_eq!(by_folder.recipe.trainer, TrainerKind::Orpo);
     let told = read("config.yaml", &text).unwrap_err().to_string();
     assert!(
         told.contains("`beta: 0.3`") && told.contains("several trainers"),

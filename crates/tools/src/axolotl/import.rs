@@ -77,12 +77,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         adapter_start::loftq(reader, "peft.loftq_config", &peft);
         reader.part_unread(&peft, "peft.");
     }
-    let is_all = keys.flag("lora_target_linear")?.unwrap_or(false);
-    if let Some(adapter) = reader.recipe.adapter.as_mut().filter(|_| is_all) {
-        adapter.target_modules = TargetModules::Preset(TargetPreset::AllLinear);
-        reader.expression = None;
-        reader.said("target_modules");
-    }
+    all_linear(reader)?;
     if let Some(adapter) = &mut reader.recipe.adapter {
         let folder = keys.text("lora_model_dir")?;
         adapter.adapter_init = folder.map(|folder| located(keys.path(), &folder));
@@ -109,6 +104,27 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     held_out(reader)
 }
 
+/// The flag of all linear layers, to which modules of other names are added.
+fn all_linear(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let is_all = keys.flag("lora_target_linear")?.unwrap_or(false);
+    let Some(adapter) = reader.recipe.adapter.as_mut().filter(|_| is_all) else {
+        return Ok(());
+    };
+    adapter.target_modules = TargetModules::Preset(TargetPreset::AllLinear);
+    reader.expression = None;
+    reader.said("target_modules");
+    let mut beside = keys.names(ADAPTER.targets)?.unwrap_or_default();
+    beside.retain(|name| ["lm_head", "embed_tokens"].contains(&name.as_str()));
+    if !beside.is_empty() {
+        let names = beside.join(", ");
+        reader.note(format!(
+            "`lora_target_modules: {names}` beside `lora_target_linear` is not carried over: it has adapters too there"
+        ));
+    }
+    Ok(())
+}
+
 /// What axolotl has beside the Trainer's words: a batch of all rows, the lowest learning rate, and evaluations in an epoch.
 fn course(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
@@ -120,12 +136,14 @@ fn course(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         batch.gradient_accumulation = (rows / batch.micro_batch).max(1);
         reader.said("gradient_accumulation");
     }
-    let lowest = keys
-        .number("cosine_min_lr_ratio")?
-        .filter(|ratio| *ratio > 0.0 && *ratio < 1.0);
+    let lowest = keys.number("cosine_min_lr_ratio")?.filter(|ratio| *ratio > 0.0);
     if let Some(ratio) = lowest.filter(|_| reader.recipe.schedule.kind == ScheduleKind::Cosine) {
-        reader.recipe.schedule.kind = ScheduleKind::CosineWithMinLr;
-        reader.recipe.schedule.min_lr_rate = Some(ratio);
+        // A rate that is the highest at its lowest never falls.
+        reader.recipe.schedule.kind = match ratio < 1.0 {
+            true => ScheduleKind::CosineWithMinLr,
+            false => ScheduleKind::Constant,
+        };
+        reader.recipe.schedule.min_lr_rate = Some(ratio).filter(|ratio| *ratio < 1.0);
         reader.said("schedule");
         reader.said("min_lr_rate");
     }

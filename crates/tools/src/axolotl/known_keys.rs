@@ -21,7 +21,7 @@ const SILENT: &str = "
     tokenizer_use_mistral_common tokenizer_save_jinja_files processor_type processor_kwargs cls_model_config
     is_falcon_derived_model is_llama_derived_model is_mistral_derived_model is_qwen_derived_model
     experimental_skip_move_to_device low_cpu_mem_usage device device_map world_size ddp gptq gptq_groupsize
-    gptq_model_v1 lora_fan_in_fan_out lora_on_cpu lora_out_dir qlora_sharded_model_loading peft_layers_pattern
+    gptq_model_v1 gptq_disable_exllama lora_fan_in_fan_out lora_on_cpu lora_out_dir qlora_sharded_model_loading peft_layers_pattern
     loraplus_lr_embedding merge_lora merge_method lora_embedding_kernel embeddings_skip_upcast
     mean_resizing_embeddings shrink_embeddings fix_untrained_tokens auto_resume_from_checkpoints saves_per_epoch
     save_first_step dynamic_checkpoint loss_watchdog_threshold loss_watchdog_patience gc_steps gc_collect_steps
@@ -86,10 +86,7 @@ const SILENT_OF_DATA: &str = "
     datasets.roles_to_train datasets.ds_type datasets.train_on_eos datasets.train_on_eot datasets.name datasets.roles
     datasets.preprocess_shards datasets.trust_remote_code datasets.conversation datasets.field_tools
     datasets.field_human datasets.field_model datasets.input_format datasets.train_on_split
-    datasets.logprobs_field datasets.temperature
-    datasets.type.format datasets.type.no_input_format datasets.type.field_system datasets.type.field_input
-    datasets.type.prompt_format datasets.type.chosen_format datasets.type.rejected_format
-    datasets.type.completion_format";
+    datasets.logprobs_field datasets.temperature";
 
 const TOLD: &[ToldKey] = &[
     learnt(
@@ -295,6 +292,17 @@ const TOLD_OF_DATA: &[ToldKey] = &[
     ),
     learnt("datasets.drop_system_message", "system texts are left out there"),
     learnt("datasets.skip", "the first rows are left out there"),
+    learnt("datasets.type.format", "texts are put around prompts there").unless(&["{instruction}"]),
+    learnt("datasets.type.no_input_format", "texts are put around prompts there").unless(&["{instruction}"]),
+    learnt("datasets.type.field_input", "a second column is put into prompts there"),
+    learnt(
+        "datasets.type.field_system",
+        "a column of system texts is put before prompts there",
+    ),
+    learnt("datasets.type.prompt_format", "texts are put around prompts there").unless(&["{prompt}"]),
+    learnt("datasets.type.chosen_format", "texts are put around answers there").unless(&["{chosen}"]),
+    learnt("datasets.type.rejected_format", "texts are put around answers there").unless(&["{rejected}"]),
+    learnt("datasets.type.completion_format", "texts are put around answers there").unless(&["{completion}"]),
     learnt(
         "datasets.type.system_prompt",
         "a system text is put before each row there",

@@ -105,7 +105,11 @@ fn kernels(reader: &mut Reader<'_>, plugins: &[String]) -> Result<(), StackFileE
         reader.recipe.torch.use_liger_kernel = true;
         reader.said("use_liger_kernel");
     }
-    reader.choices.fused_lora = is_on(keys, "lora_qkv_kernel")? && is_on(keys, "lora_mlp_kernel")?;
+    let (of_attention, of_mlp) = (is_on(keys, "lora_qkv_kernel")?, is_on(keys, "lora_mlp_kernel")?);
+    reader.choices.fused_lora = of_attention && of_mlp;
+    if of_attention != of_mlp {
+        reader.assume("LoRA's products of some modules alone are written by hand there, which is not counted");
+    }
     Ok(())
 }
 

@@ -23,7 +23,7 @@ pub(super) const ROW: ToolRow = ToolRow {
         file: FileKind::Training,
         library: None,
         has_own_keys: |keys| {
-            ["base_model", "micro_batch_size", "sequence_len"]
+            ["base_model", "micro_batch_size", "sequence_len", "lora_target_linear"]
                 .iter()
                 .any(|key| keys.has(key))
         },

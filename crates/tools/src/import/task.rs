@@ -1,10 +1,13 @@
 //! What a tool does by a file or a script: the training that is read of it, or something else, which is refused by the key that says so.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use super::command_line::CommandLine;
 use super::task_row::{Task, TaskRow};
-use super::task_table::{EXAMPLES, NO_COMMAND, NO_TRAINING, OF_TRAININGS, SCRIPTS, TASKS, TRAIN, UNNAMED};
+use super::task_table::{
+    EXAMPLES, NO_COMMAND, NO_TRAINING, OF_PEFT_EXAMPLE, OF_TRAININGS, SCRIPTS, TASKS, TRAIN, UNNAMED,
+};
 use super::{Keys, Script, StackFileError};
 use crate::Tool;
 use peft_tune_core::recipe::TrainerKind;
@@ -38,6 +41,13 @@ pub(super) fn trainer_of(
     text: &str,
     started: &[String],
 ) -> Result<FoundTask, StackFileError> {
+    if let (Tool::Axolotl, [script]) = (tool, started) {
+        return Err(StackFileError::OtherTask {
+            location: keys.path().display().to_string(),
+            what: format!("`{script}` is a script with options of its own, and axolotl reads files alone"),
+            instead: "give the script itself, or a config of axolotl",
+        });
+    }
     let command = match tool {
         Tool::Trl => command_of(text, started),
         _ => Vec::new(),
@@ -61,7 +71,11 @@ pub(super) fn trainer_of(
         Some(trainer) => Ok(FoundTask { trainer, note: None }),
         None if tool == Tool::Trl => {
             says_training(keys, &command)?;
-            unnamed(keys)
+            let found = unnamed(keys)?;
+            Ok(FoundTask {
+                note: found.note.or_else(|| script_taken(keys, started)),
+                ..found
+            })
         }
         None => Ok(FoundTask::SFT),
     }
@@ -104,6 +118,14 @@ fn command_of(text: &str, started: &[String]) -> Vec<String> {
     }
 }
 
+/// A line on a script of which nothing is known but its options, and so not what it takes where these say nothing.
+fn script_taken(keys: &Keys<'_>, started: &[String]) -> Option<String> {
+    let [script] = started else { return None };
+    (!keys.has(OF_PEFT_EXAMPLE)).then(|| {
+        format!("`{script}` is taken for a script of TRL's SFTTrainer: where its options say nothing, TRL's defaults are taken")
+    })
+}
+
 /// Refuses a script that neither its name nor an option calls a training.
 fn says_training(keys: &Keys<'_>, started: &[String]) -> Result<(), StackFileError> {
     let [script] = started else { return Ok(()) };
@@ -129,7 +151,7 @@ fn unnamed(keys: &Keys<'_>) -> Result<FoundTask, StackFileError> {
         Some(trainer) => Ok(FoundTask {
             trainer,
             note: Some(format!(
-                "`{words}` is of several trainers: by the name of the file it is taken for `trainer: {trainer}`"
+                "`{words}` is of several trainers: by the name of the file or its folder it is taken for `trainer: {trainer}`"
             )),
         }),
         None => Err(StackFileError::OtherTask {
@@ -178,11 +200,13 @@ fn task_of_word(word: &str) -> Option<Task> {
     Some(Task::Other(reason))
 }
 
-/// The trainer of preferences in the name of a file.
+/// The trainer of preferences in the name of a file, or in that of the folder that it lies in.
 fn by_name(path: &Path) -> Option<TrainerKind> {
-    let name = path.file_stem()?.to_str()?;
-    let trainer = pieces(name).find_map(|piece| TrainerKind::from_name(&piece))?;
-    (!trainer.is_sft()).then_some(trainer)
+    let of = |name: Option<&OsStr>| {
+        let trainer = pieces(name?.to_str()?).find_map(|piece| TrainerKind::from_name(&piece))?;
+        (!trainer.is_sft()).then_some(trainer)
+    };
+    of(path.file_stem()).or_else(|| of(path.parent()?.file_name()))
 }
 
 /// Words of a name, in small letters.

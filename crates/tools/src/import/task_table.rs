@@ -64,6 +64,7 @@ const AXOLOTL: &[TaskRow] = &[
     row("dpo_loss_type", Except(&["sigmoid"]), OTHER_LOSS),
     row("dpo_label_smoothing", Anything, OTHER_LOSS),
     row("dpo_use_weighting", Anything, OTHER_LOSS),
+    row("dpo_norm_loss", Anything, OTHER_LOSS),
     row("rpo_alpha", Anything, MORE_LOSS),
     row("reward_model", Anything, Like("reward")),
     row("process_reward_model", Anything, Like("prm")),
@@ -112,8 +113,12 @@ const LANGUAGE_MODEL: &[&[&str]] = &[
 const LLAMA_FACTORY: &[TaskRow] = &[
     row("stage", Word(&["rm"]), Like("reward")),
     row("stage", Word(&["ppo"]), Like("ppo")),
-    row("stage", Except(&["pt", "sft", "dpo", "kto"]), OTHER_WAY),
+    row("stage", Except(&["pt", "sft", "dpo", "kto", "orpo"]), OTHER_WAY),
     row("pref_loss", Except(&["sigmoid", "orpo"]), OTHER_LOSS).beside(Beside::Word("stage", "dpo")),
+    // Its versions before 0.8 have these names.
+    row("dpo_loss", Except(&["sigmoid"]), OTHER_LOSS).beside(Beside::Word("stage", "dpo")),
+    row("dpo_ftx", Anything, MORE_LOSS).beside(Beside::Word("stage", "dpo")),
+    row("stage", Word(&["orpo"]), ORPO),
     row("pref_ftx", Anything, MORE_LOSS).beside(Beside::Word("stage", "dpo")),
     row("pref_bco_weight", Anything, MORE_LOSS).beside(Beside::Word("stage", "dpo")),
     row("dpo_label_smoothing", Anything, OTHER_LOSS).beside(Beside::Word("stage", "dpo")),
@@ -151,6 +156,8 @@ const TORCHTUNE: &[TaskRow] = &[
         .beside(Beside::Word("loss._component_", "torchtune.rlhf.loss.DPOLoss")),
     row("policy_model", Anything, Like("ppo")),
     row("grpo_samples", Anything, Like("grpo")),
+    row("orchestration", Anything, Like("grpo")),
+    row("reward_functions", Anything, Like("grpo")),
     row("reward_checkpointer", Anything, Like("ppo")),
     row("kd_loss", Anything, DISTILS),
     row("teacher_model", Anything, DISTILS),
@@ -196,6 +203,12 @@ const TRL: &[TaskRow] = &[
     row("rpo_alpha", Anything, MORE_LOSS),
     row("ld_alpha", Anything, OTHER_LOSS),
     row("use_weighting", Anything, OTHER_LOSS),
+    row("label_smoothing", Anything, OTHER_LOSS),
+    row(
+        "reference_free",
+        Anything,
+        Other("compares answers without a reference"),
+    ),
     row(
         "f_divergence_type",
         Except(&["reverse_kl", "FDivergenceType.REVERSE_KL"]),
@@ -312,6 +325,9 @@ pub(super) const NO_TRAINING: &[(&[&str], Task)] = &[
 
 /// Words in the names of scripts that train.
 pub(super) const TRAIN: &[&str] = &["train", "finetune", "sft"];
+
+/// Option of the trainer among PEFT's examples, whose defaults are known.
+pub(super) const OF_PEFT_EXAMPLE: &str = "use_peft_lora";
 
 /// Options by which a script of any name trains.
 pub(super) const OF_TRAININGS: &[&str] = &[

@@ -56,7 +56,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         Some(other) => return Err(keys.wrong("finetuning_type", &other.into(), "write lora or full")),
     }
     reader.said("method");
-    preference::factor(reader, keys, &["pref_beta"])?;
+    preference::factor(reader, keys, &["pref_beta", "dpo_beta", "orpo_beta"])?;
     precision::read(reader, &PRECISION)?;
     reader.values(&[Tool::LlamaFactory])?;
     adapter::read(reader, &ADAPTER)?;

@@ -13,6 +13,8 @@ pub(super) struct Builder {
     /// Data set of the hub that is read where the config has no `source`.
     pub source: Option<&'static str>,
     pub configuration: Option<&'static str>,
+    /// Folder of that data set whose rows alone are read.
+    pub folder: Option<&'static str>,
     /// Prompts are learnt too where the config does not say.
     pub learns_inputs: bool,
 }
@@ -23,6 +25,7 @@ const PLAIN: Builder = Builder {
     columns: &[("prompt", "input"), ("completion", "output")],
     source: None,
     configuration: None,
+    folder: None,
     learns_inputs: false,
 };
 
@@ -91,6 +94,31 @@ const BUILDERS: &[Builder] = &[
         columns: &[("text", "page")],
         source: Some("EleutherAI/wikitext_document_level"),
         configuration: Some("wikitext-103-v1"),
+        ..PLAIN
+    },
+    Builder {
+        name: "preference_dataset",
+        format: DataFormat::Preference,
+        columns: &[],
+        ..PLAIN
+    },
+    Builder {
+        name: "stack_exchange_paired_dataset",
+        format: DataFormat::Preference,
+        columns: &[
+            ("prompt", "question"),
+            ("chosen", "response_j"),
+            ("rejected", "response_k"),
+        ],
+        source: Some("lvwerra/stack-exchange-paired"),
+        folder: Some("data/rl"),
+        ..PLAIN
+    },
+    Builder {
+        name: "hh_rlhf_helpful_dataset",
+        format: DataFormat::Preference,
+        columns: &[],
+        source: Some("RLHFlow/HH-RLHF-Helpful-standard"),
         ..PLAIN
     },
     // The one of the module that is written beside a config.

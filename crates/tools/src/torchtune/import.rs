@@ -232,9 +232,9 @@ fn data(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         let class = set.text("_component_")?.unwrap_or_default();
         let builder = Builder::of(&class);
         match builder {
-            _ if !reader.recipe.trainer.is_sft() => pairs(reader, &set)?,
-            Some(builder) => rows(reader, &set, builder)?,
-            None => reader.unknown_word("dataset._component_", &class, "what the columns of the first row tell"),
+            _ if !reader.recipe.trainer.is_sft() => pairs(reader, &set, builder)?,
+            Some(builder) if builder.format != DataFormat::Preference => rows(reader, &set, builder)?,
+            _ => reader.unknown_word("dataset._component_", &class, "what the columns of the first row tell"),
         }
         layouts.push(reader.layout_of_set());
         train.extend(source(reader, &set, builder)?);
@@ -266,6 +266,11 @@ fn source(reader: &mut Reader<'_>, set: &Keys<'_>, builder: Option<&Builder>) ->
         Some(own) if !set.has("source") && !set.has("data_files") => own,
         _ => return reader.files_of_set(set, "source", "dataset.source"),
     };
+    if let Some(folder) = builder.and_then(|builder| builder.folder) {
+        reader.data_note(format!(
+            "rows of the folder `{folder}` of {id} alone are read there, and here all of its rows: name files of it with `--data`"
+        ));
+    }
     let named = set.text("name")?.or(set.text("subset")?);
     let configuration = named.or(configuration.map(str::to_owned));
     let splits = set.text("split")?.unwrap_or_default();
@@ -273,13 +278,19 @@ fn source(reader: &mut Reader<'_>, set: &Keys<'_>, builder: Option<&Builder>) ->
     Ok(splits.split('+').filter_map(of_split).collect())
 }
 
-/// Columns of a row of preferences.
-fn pairs(reader: &mut Reader<'_>, set: &Keys<'_>) -> Result<(), StackFileError> {
-    let Some(columns) = set.part("column_map", "column_map.") else {
-        return Ok(());
-    };
+/// Columns of a row of preferences: those of the map, which goes in the place of the function's own.
+fn pairs(reader: &mut Reader<'_>, set: &Keys<'_>, builder: Option<&Builder>) -> Result<(), StackFileError> {
+    let map = set.part("column_map", "column_map.");
+    let usual = builder.map_or(&[][..], |builder| builder.columns);
     for name in ["prompt", "chosen", "rejected"] {
-        rename(&mut reader.recipe.data, name, columns.text(name)?);
+        let own = match &map {
+            Some(map) => map.text(name)?,
+            None => usual
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, own)| (*own).to_owned()),
+        };
+        rename(&mut reader.recipe.data, name, own);
     }
     Ok(())
 }

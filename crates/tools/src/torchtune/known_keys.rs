@@ -36,10 +36,10 @@ const SILENT_OF_PARTS: &str = "
     dataset.conversation_style dataset.train_on_input dataset.source dataset.passes dataset.steps dataset.seed
     dataset.batch_size dataset.accumulation
     dataset.devices dataset.trust_remote_code dataset.streaming dataset.num_proc dataset.cache_dir dataset.token
-    dataset.data_dir dataset.split_across_pack dataset.add_eos dataset.max_seq_len dataset.subset dataset.image_dir
-    dataset.image_tag dataset.use_clean
+    dataset.split_across_pack dataset.add_eos dataset.max_seq_len dataset.subset dataset.image_dir
+    dataset.image_tag
     tokenizer.path tokenizer.merges_file tokenizer.vocab_path tokenizer.merges_path tokenizer.special_tokens_path
-    tokenizer.special_tokens tokenizer.truncation_type";
+    tokenizer.special_tokens tokenizer.truncation_type tokenizer.max_num_tiles";
 
 const TOLD: &[ToldKey] = &[
     learnt(
@@ -50,6 +50,11 @@ const TOLD: &[ToldKey] = &[
         "dataset.new_system_prompt",
         "a system text is put before each row there",
     ),
+    learnt(
+        "dataset.use_clean",
+        "another data set is read there, of rows that were cleaned",
+    ),
+    learnt("dataset.data_dir", "rows of one folder of the data set are read there"),
     learnt("dataset.filter_fn", "rows are left out by a function there"),
     learnt("dataset.message_transform", "rows become messages by a function there"),
     learnt("dataset.chat_format", "texts are put around turns there"),

@@ -59,10 +59,17 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     }
     if !has_adapter {
         reader.recipe.adapter = None;
+    } else if script.is_none() && uses_peft.is_none() {
+        let told = "no `use_peft`: TRL trains all parameters then; here the adapter of `lora_r` is taken";
+        reader.note(told);
+        reader.assume(told);
     }
     precision::read(reader, &PRECISION)?;
     if !keys.has("dtype") && !keys.has("torch_dtype") && !reader.recipe.precision.is_quantized() {
         weights_unsaid(reader, script);
+    }
+    if script.is_some() && reader.recipe.precision.row().bits == 4 && !keys.has("bnb_4bit_quant_type") {
+        reader.note("no `bnb_4bit_quant_type`: transformers takes fp4, and here it is nf4");
     }
     reader.values(&[Tool::Trl, Tool::Peft])?;
     if !keys.has("use_liger_kernel") {
@@ -71,6 +78,10 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     adapter::read(reader, if script.is_some() { &adapter::OF_PEFT } else { &OF_TRL })?;
     if !keys.has("max_length") {
         reader.value("sequence_length", "max_seq_length", keys)?;
+        if !reader.has_said("sequence_length") {
+            // Earlier versions of PEFT's example call it so.
+            reader.value("sequence_length", "max_seq_len", keys)?;
+        }
         // Nothing is cut where it is said to be nothing.
         reader.is_uncut = keys.is_null("max_length") && !reader.has_said("sequence_length");
     }

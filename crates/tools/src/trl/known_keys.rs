@@ -23,7 +23,7 @@ const SILENT: &str = "
     dataset_batch_size num_of_sequences chars_per_token eval_packing ignore_bias_buffers sanity_check
     use_bnb_nested_quant bnb_4bit_use_double_quant bnb_4bit_compute_dtype load_in_8bit
     gradient_checkpointing_use_reentrant lora_task_type bnb_4bit_quant_storage pad_token pad_to_multiple_of
-    shuffle_dataset datasets.data_dir datasets.columns dataset_mixture.seed dataset_mixture.datasets.columns
+    shuffle_dataset datasets.columns dataset_mixture.seed dataset_mixture.datasets.columns
     dataset_mixture.streaming response_template instruction_template
     num_machines machine_rank main_process_ip main_process_port nnodes node_rank master_addr master_port rdzv_backend
     rdzv_endpoint standalone env";
@@ -51,6 +51,7 @@ const TOLD: &[ToldKey] = &[
         "another revision of the model is trained there; write `model: ID@REVISION`",
     )
     .unless(&["main"]),
+    learnt("datasets.data_dir", "rows of one folder of the data set are read there"),
     learnt("dataset_kwargs", "rows are prepared in another way there"),
     learnt("eos_token", "another token ends answers there"),
     learnt("truncation_mode", "long rows lose their beginning there").unless(&["keep_start"]),

@@ -18,7 +18,14 @@ impl Run<'_> {
             let evaluated = self.evaluate(condition);
             grounds.extend(evaluated.all_grounds());
             match evaluated.truth() {
-                Some(true) => return self.walk_because(&branch.body, &grounds),
+                Some(true) => {
+                    let before = (!grounds.is_empty()).then(|| self.frame().clone());
+                    match (self.walk_because(&branch.body, &grounds), before) {
+                        // What is assumed ends no script: an option without a default is given one when it runs.
+                        (Flow::Stop, Some(before)) if !self.is_cut() => *self.frame() = before,
+                        (flow, _) => return flow,
+                    }
+                }
                 Some(false) => self.add_grounds(&assigned_in(&branch.body), &grounds),
                 None => return self.fork(condition, &branches[position..]),
             }

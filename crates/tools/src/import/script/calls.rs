@@ -112,9 +112,17 @@ const OTHER_MODELS: &[(&str, &str)] = &[
     ("MultimodalLM", "loads a model that reads images or sound"),
 ];
 
+/// What a class of transformers for another task is.
+const OTHER_TASK: &str = "loads a model for another task than to write texts";
+/// What the class for models without a head is.
+const NO_HEAD: &str = "loads a model without the head that writes texts";
+
+/// What is collated by what takes images or sound.
+pub(super) const MORE_THAN_TEXT: &str = "collates images or sound, and here it is text alone";
+
 /// Parts of the names of collators of rows that are no texts.
 const OTHER_COLLATORS: &[(&str, &str)] = &[
-    ("Vision", "collates images or sound, and here it is text alone"),
+    ("Vision", MORE_THAN_TEXT),
     ("Speech", "collates sound, and here it is text alone"),
 ];
 
@@ -228,14 +236,22 @@ pub(super) fn model_kind(call: &Called) -> Option<ModelKind> {
     match owner {
         owner if owner.contains("PeftModel") => Some(ModelKind::WithAdapter),
         owner if owner.ends_with("ForCausalLM") || owner.ends_with("LMHeadModel") => Some(ModelKind::Plain),
+        owner if names_a_task(owner) => Some(ModelKind::Other(OTHER_TASK)),
+        // Code of the model's own may have a head.
+        "AutoModel" if call.argument("trust_remote_code", None).is_none() => Some(ModelKind::Other(NO_HEAD)),
         _ => None,
     }
 }
 
+/// Whether the name of a class says what its models are for, as `Wav2Vec2ForCTC` does.
+fn names_a_task(class: &str) -> bool {
+    let mut behind = class.split("For").skip(1);
+    behind.any(|task| task.starts_with(|first: char| first.is_ascii_uppercase()))
+}
+
 /// Why rows that a collator puts together are no texts, by its name.
-pub(super) fn why_no_texts(collator: &Called) -> Option<&'static str> {
-    let name = collator.short_name();
-    let other = OTHER_COLLATORS.iter().find(|(part, _)| name.contains(part));
+pub(super) fn why_no_texts(collator: &str) -> Option<&'static str> {
+    let other = OTHER_COLLATORS.iter().find(|(part, _)| collator.contains(part));
     other.map(|(_, reason)| *reason)
 }
 
@@ -287,11 +303,18 @@ mod tests {
         assert_eq!(of("AutoModelForCausalLM"), Some(ModelKind::Plain));
         assert_eq!(of("transformers.LlamaForCausalLM"), Some(ModelKind::Plain));
         assert_eq!(of("AutoPeftModelForCausalLM"), Some(ModelKind::WithAdapter));
-        assert_eq!(of("AutoTokenizer"), None);
+        assert_eq!(
+            (of("AutoTokenizer"), of("WhisperForte"), of("UNet2DModel")),
+            (None, None, None)
+        );
         for owner in [
             "FastVisionModel",
             "AutoModelForSequenceClassification",
             "AutoModelForSeq2SeqLM",
+            "Wav2Vec2ForCTC",
+            "transformers.SegformerForSemanticSegmentation",
+            "MaskFormerForInstanceSegmentation",
+            "AutoModel",
         ] {
             assert!(matches!(of(owner), Some(ModelKind::Other(_))), "{owner}");
         }

@@ -11,8 +11,8 @@ use peft_tune_core::recipe::DataFormat;
 /// Functions that are followed at the most, with those that they hand the row to.
 const DEEPEST: usize = 8;
 
-/// Columns of images and sound.
-const BESIDE_TEXT: &[&str] = &["audio", "speech", "image", "images", "video", "videos"];
+/// Columns of images and sound, and arguments for them.
+const BESIDE_TEXT: &[&str] = &["audio", "audios", "speech", "image", "images", "video", "videos"];
 
 /// What a function of the script reads of a row.
 #[derive(Clone, Debug, Default)]
@@ -82,6 +82,22 @@ impl ReadOfRow {
         let found = formats.into_iter().find(|(names, _)| has(names));
         found.map_or(DataFormat::Auto, |(_, format)| format)
     }
+}
+
+/// Whether a function takes images or sound out of anything, or hands them on.
+pub(super) fn handles_more_than_text(function: &Function) -> bool {
+    let is_such = |name: &str| BESIDE_TEXT.contains(&name);
+    let mut found = false;
+    function.each(&mut |expression| match &expression.form {
+        Form::Item(_, key) => found |= text_of(key).is_some_and(|name| is_such(&name)),
+        Form::Call(_, arguments) => {
+            found |= arguments
+                .iter()
+                .any(|one| matches!(one, Argument::Named(name, _) if is_such(name)));
+        }
+        _ => {}
+    });
+    found
 }
 
 fn text_of(key: &Expression) -> Option<String> {

@@ -53,6 +53,8 @@ const PASSED_OVER: &[&str] = &[
     "use_exact_model_name",
     "temporary_location",
     "use_fast",
+    "is_trainable",
+    "adapter_name",
 ];
 
 /// Arguments of trainers' settings that readers take by names of their own, and no table of TRL's keys has.

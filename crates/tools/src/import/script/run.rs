@@ -138,6 +138,9 @@ impl<'s> Run<'s> {
             depth: 0,
         };
         run.walk(statements);
+        if run.packages.contains("marimo") {
+            run.walk_cells();
+        }
         for (class, function) in run.defined.clone() {
             if run.has_trainer() {
                 break;
@@ -147,6 +150,17 @@ impl<'s> Run<'s> {
             }
         }
         run
+    }
+
+    /// Walks the cells of a notebook of marimo, which are functions that are all called alike. Their names are those of the notebook:
+    /// what one cell makes, others take by its name.
+    fn walk_cells(&mut self) {
+        for (class, function) in self.defined.clone() {
+            if class.is_none() && function.name == "_" {
+                self.entered.insert(function.line);
+                self.walk(&function.body);
+            }
+        }
     }
 
     /// Whether some call made a trainer.

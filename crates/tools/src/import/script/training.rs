@@ -1,13 +1,19 @@
 //! The training of a script: the trainer that it starts, with the model, the adapter and the settings that this one is given.
 
 use super::calls::{
-    Library, ModelKind, TrainerRow, UNSLOTH_LOADER, config_kind, is_of_unsloth, model_kind, trainer_row, why_no_texts,
+    GIVE_ANOTHER, Library, MORE_THAN_TEXT, ModelKind, TrainerRow, UNSLOTH_LOADER, config_kind, is_of_unsloth,
+    model_kind, trainer_row, why_no_texts,
 };
+use super::columns::handles_more_than_text;
 use super::model::Made;
 use super::run::{Bound, Called, Run};
 use super::trainer::{argument_of, config_of, refused, trainer_of};
+use super::value::Known;
 use crate::import::StackFileError;
 use peft_tune_core::recipe::TrainerKind;
+
+/// Methods of transformers' settings that change them, in what a training does.
+const SETTERS: &[&str] = &["set_training", "set_optimizer", "set_lr_scheduler", "set_dataloader"];
 
 /// What a script trains, by the calls that say it.
 pub(super) struct Training<'r> {
@@ -38,6 +44,7 @@ impl<'r> Training<'r> {
         let mut notes = Vec::new();
         let (trainer, is_masked) = trainer_of(run, &mut notes)?;
         let config = config_of(run, trainer, &mut notes);
+        notes.extend(setters(run));
         let row = trainer.and_then(trainer_row);
         let kind = row
             .map(|row| row.kind)
@@ -81,14 +88,34 @@ impl<'r> Training<'r> {
         self.model?.argument(name, None)
     }
 
-    /// Refuses rows that are no texts, by what puts them together.
-    fn check_collator(&self, run: &'r Run<'r>) -> Result<(), StackFileError> {
-        let given = self.argument("data_collator");
-        let collator = given.and_then(|bound| run.result(&bound.value));
-        match collator.and_then(|call| Some((call, why_no_texts(call)?))) {
-            Some((call, reason)) => Err(refused(run, call, call.short_name(), reason)),
-            None => Ok(()),
+    /// Refuses rows that are no texts, by what puts them together, and tells of what the script itself has for that.
+    fn check_collator(&mut self, run: &'r Run<'r>) -> Result<(), StackFileError> {
+        let Some(bound) = self.argument("data_collator") else {
+            return Ok(());
+        };
+        let made = run.result(&bound.value);
+        let (name, takes_more) = match (&bound.value.known, made) {
+            (_, Some(call)) => (call.short_name(), false),
+            (Known::Function(function), _) => (function.name.as_str(), handles_more_than_text(function)),
+            (Known::Class(class), _) => (class.name.as_str(), false),
+            _ => return Ok(()),
+        };
+        let location = run.location(made.map_or(bound.line, |call| call.line));
+        let reason = why_no_texts(name).or(takes_more.then_some(MORE_THAN_TEXT));
+        if let Some(what) = reason {
+            return Err(StackFileError::OtherTask {
+                location,
+                what: format!("`{name}` {what}"),
+                instead: GIVE_ANOTHER,
+            });
         }
+        if made.is_none() {
+            let text = &bound.text;
+            self.notes.push(format!(
+                "{location}: how `{text}` puts rows together is code, and is not taken over"
+            ));
+        }
+        Ok(())
     }
 
     fn find_model(&mut self, run: &'r Run<'r>) -> Result<(), StackFileError> {
@@ -96,7 +123,10 @@ impl<'r> Training<'r> {
         let made = given.map_or_else(Made::default, |bound| Made::of(run, &bound.value));
         self.model_name = given.filter(|_| made.is_text);
         self.is_lost = made.loaded.is_none() && !made.is_text;
-        let first = || run.calls.iter().find(|call| model_kind(call).is_some());
+        // One that writes texts, where there are others.
+        let is_other = |call: &&Called| matches!(model_kind(call), Some(ModelKind::Other(_)));
+        let loaded = || run.calls.iter().filter(|call| model_kind(call).is_some());
+        let first = || loaded().find(|call| !is_other(call)).or_else(|| loaded().next());
         self.model = match self.is_lost {
             true => first(),
             false => made.loaded,
@@ -116,6 +146,14 @@ impl<'r> Training<'r> {
         }
         self.adapter = made.adapter;
         self.has_adapter = made.adapter.is_some() || made.has_unknown_adapter || made.started.is_some();
+        if let Some(bound) = given.filter(|_| made.has_unknown_adapter) {
+            self.notes.push(format!(
+                "{}: what is said of the adapter of `{}` cannot be evaluated: the usual settings are taken; write `rank` and \
+                 `target_modules` in the study",
+                run.location(bound.line),
+                bound.text
+            ));
+        }
         if let Some(call) = made.started {
             self.notes.push(format!(
                 "{}: the adapter that is loaded there is left out: trials start from a new one",
@@ -128,9 +166,9 @@ impl<'r> Training<'r> {
     /// The adapter that the trainer is told to add, or that was added to the model.
     fn find_adapter(&mut self, run: &'r Run<'r>) -> Result<(), StackFileError> {
         let given = self.argument("peft_config").filter(|bound| !bound.value.is_nothing());
-        let added = run.calls.iter().find(|call| call.short_name() == "add_adapter");
-        let added = added.and_then(|call| call.argument("adapter_config", Some(0)));
-        if let Some(bound) = given.or(added.filter(|_| self.adapter.is_none())) {
+        let adding = run.calls.iter().find(|call| call.short_name() == "add_adapter");
+        let named = adding.and_then(|call| call.argument("adapter_config", Some(0)));
+        if let Some(bound) = given.or(named.filter(|_| self.adapter.is_none())) {
             self.has_adapter = true;
             self.adapter = run.result(&bound.value);
             if self.adapter.is_none() {
@@ -143,7 +181,8 @@ impl<'r> Training<'r> {
         }
         // A model that cannot be followed back has the one that is made.
         if self.is_lost && !self.has_adapter {
-            self.adapter = run.calls.iter().find(|call| is_adapter(call));
+            let made = run.calls.iter().find(|call| is_adapter(call));
+            self.adapter = made.or_else(|| added(run));
             self.has_adapter = self.adapter.is_some();
         }
         if self.is_lost
@@ -195,6 +234,28 @@ fn library(run: &Run<'_>, row: Option<&TrainerRow>, model: Option<&Called>) -> L
         Some(row) if row.name == "Trainer" => Library::Transformers,
         _ => Library::Trl,
     }
+}
+
+/// Lines on methods of settings that change them.
+fn setters<'r>(run: &'r Run<'r>) -> impl Iterator<Item = String> + 'r {
+    let is_one = move |call: &&Called| {
+        let changed = call.receiver.as_ref().and_then(|receiver| run.result(receiver));
+        SETTERS.contains(&call.short_name()) && changed.and_then(config_kind).is_some()
+    };
+    run.calls.iter().filter(is_one).map(move |call| {
+        format!(
+            "{}: what `{}` changes of the settings is not taken over: write it as arguments of theirs",
+            run.location(call.line),
+            call.short_name()
+        )
+    })
+}
+
+/// The settings by which PEFT's function adds an adapter to some model.
+fn added<'r>(run: &'r Run<'r>) -> Option<&'r Called> {
+    let adding = run.calls.iter().filter(|call| call.short_name() == "get_peft_model");
+    let mut settings = adding.filter_map(|call| call.argument("peft_config", Some(1)));
+    settings.find_map(|bound| run.result(&bound.value))
 }
 
 fn is_adapter(call: &Called) -> bool {
