@@ -2,7 +2,7 @@
 """Does `watch` name what is wrong? Trainings in TRL on this CPU, clean ones and one for each fault, and what was named in each.
 
     scripts/measure/watch_faults.py --binary target/release/peft-tune --python PYTHON [--clean N] [--faults A,B] [--limit SECONDS]
-        [--work DIR] [--json FILE]
+        [--longest SECONDS] [--work DIR] [--json FILE]
 
 PYTHON has torch, transformers, peft, trl and datasets. Prints a table (fault, its cause, named or not, other causes) and the
 false alarms of the clean trainings. Runs one training at a time, for a machine on which nothing else does. What --limit leaves no
@@ -40,8 +40,6 @@ FAULTS = {
     "other_programs": ["other_programs"],
     "few_processors": ["cpu_limit"],
 }
-#: Seconds after which a training counts as hung.
-LONGEST_S = 300.0
 #: Causes for which no fault is made, and why.
 LEFT_OUT = {
     "data_preparation": "needs a GPU that waits",
@@ -91,9 +89,9 @@ def watched(args, name, fault, end, more=()):
     beside = []
     try:
         if fault == "other_programs":
-            loop = f"import time\nend = time.time() + {LONGEST_S}\nwhile time.time() < end: pass"
+            loop = f"import time\nend = time.time() + {args.longest}\nwhile time.time() < end: pass"
             beside = [subprocess.Popen([args.python, "-c", loop]) for _ in range(os.cpu_count() or 1)]
-        run_whole(words, out / "output.txt", out, min(LONGEST_S, end - time.monotonic()))
+        run_whole(words, out / "output.txt", out, min(args.longest, end - time.monotonic()))
     finally:
         for process in beside:
             process.kill()
@@ -119,6 +117,7 @@ def main():
     parser.add_argument("--clean", type=int, default=20)
     parser.add_argument("--faults", default=",".join(FAULTS))
     parser.add_argument("--limit", type=float, default=870.0)
+    parser.add_argument("--longest", type=float, default=300.0, help="seconds after which a training counts as hung")
     parser.add_argument("--work", type=Path)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
