@@ -2,11 +2,12 @@
 """Does `watch` name what is wrong? Trainings in TRL on this CPU, clean ones and one for each fault, and what was named in each.
 
     scripts/measure/watch_faults.py --binary target/release/peft-tune --python PYTHON [--clean N] [--faults A,B] [--limit SECONDS]
-        [--work DIR] [--json FILE]
+        [--longest SECONDS] [--work DIR] [--json FILE]
 
 PYTHON has torch, transformers, peft, trl and datasets. Prints a table (fault, its cause, named or not, other causes) and the
 false alarms of the clean trainings. Runs one training at a time, for a machine on which nothing else does. What --limit leaves no
-time for is said. A clean training takes a third of a minute on two cores, all of it a quarter of an hour.
+time for is said, and so is what this machine cannot show. A clean training takes a third of a minute on two cores, all of it a
+quarter of an hour.
 """
 
 import argparse
@@ -17,6 +18,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from watched_run import end_by_signals, run_whole  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 MODEL = HERE.parents[1] / "search_spaces" / "quickstart" / "base"
@@ -36,8 +40,9 @@ FAULTS = {
     "other_programs": ["other_programs"],
     "few_processors": ["cpu_limit"],
 }
-#: Faults of which a machine need not be capable, and why they are left out.
+#: Causes for which no fault is made, and why.
 LEFT_OUT = {
+    "data_preparation": "needs a GPU that waits",
     "swapping": "needs a machine with swap that may be filled",
     "throttled": "needs heat, or a limit of power",
     "memory_limit": "needs a control group whose memory may be limited",
@@ -45,26 +50,48 @@ LEFT_OUT = {
 }
 
 
-def watched(args, name, fault, more=()):
+def written_bytes():
+    """Bytes that this process has written to disks; `None` where the kernel does not tell."""
+    try:
+        lines = Path("/proc/self/io").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("write_bytes:")), None)
+
+
+def cannot_show(work):
+    """Faults that the watch cannot see on this machine, with the reason."""
+    reasons, processors, before = {}, os.cpu_count() or 1, written_bytes()
+    if processors < 3:
+        reasons["few_processors"] = f"one of {processors} processors is not less than half of them"
+    with tempfile.TemporaryFile(dir=work) as file:
+        file.write(bytes(1 << 20))
+        file.flush()
+        os.fsync(file.fileno())
+    if before is None:
+        reasons["saving"] = "the kernel does not count what processes write"
+    elif written_bytes() - before < 1 << 20:
+        reasons["saving"] = f"{work} is on no disk; name another folder by --work"
+    return reasons
+
+
+def watched(args, name, fault, end, more=()):
     """The report of one training; `None` where there is none."""
     out = args.work / name
-    out.mkdir(parents=True, exist_ok=True)
+    (out / "run").mkdir(parents=True, exist_ok=True)
     report = out / "report.json"
-    command = [str(args.python), str(HERE / "watched_training.py"), "--model", str(MODEL), "--out", str(out / "run"),
-               "--fault", fault, *more]
+    report.unlink(missing_ok=True)
+    words = [args.binary, "watch", "--every", "0.25", "--report", str(report), "--", args.python,
+             str(HERE / "watched_training.py"), "--model", str(MODEL), "--out", str(out / "run"), "--fault", fault, *more]
     if fault == "few_processors":
-        command = ["taskset", "-c", "0", *command]
-    (out / "run").mkdir(exist_ok=True)
+        # The watch too: what the run may use is what the watch may.
+        words = ["taskset", "-c", str(min(os.sched_getaffinity(0))), *words]
     beside = []
-    if fault == "other_programs":
-        loop = "import time\nend = time.time() + 600\nwhile time.time() < end: pass"
-        beside = [subprocess.Popen([str(args.python), "-c", loop]) for _ in range(os.cpu_count() or 1)]
     try:
-        with open(out / "output.txt", "wb") as output:
-            words = [args.binary, "watch", "--every", "0.5", "--report", str(report), "--", *command]
-            subprocess.run(words, stdout=output, stderr=subprocess.STDOUT, cwd=out, timeout=300, check=False)
-    except subprocess.TimeoutExpired:
-        return None
+        if fault == "other_programs":
+            loop = f"import time\nend = time.time() + {args.longest}\nwhile time.time() < end: pass"
+            beside = [subprocess.Popen([args.python, "-c", loop]) for _ in range(os.cpu_count() or 1)]
+        run_whole(words, out / "output.txt", out, min(args.longest, end - time.monotonic()))
     finally:
         for process in beside:
             process.kill()
@@ -85,10 +112,12 @@ def ended_well(report, fault):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default="target/release/peft-tune", type=lambda path: str(Path(path).resolve()))
-    parser.add_argument("--python", required=True, type=Path)
+    # Links are left alone: by them a Python knows its environment.
+    parser.add_argument("--python", required=True, type=os.path.abspath)
     parser.add_argument("--clean", type=int, default=20)
     parser.add_argument("--faults", default=",".join(FAULTS))
     parser.add_argument("--limit", type=float, default=870.0)
+    parser.add_argument("--longest", type=float, default=300.0, help="seconds after which a training counts as hung")
     parser.add_argument("--work", type=Path)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -96,13 +125,18 @@ def main():
     unknown = [fault for fault in asked if fault not in FAULTS]
     if unknown:
         sys.exit(f"no such faults: {', '.join(unknown)}; there are {', '.join(FAULTS)}")
+    end_by_signals()
     args.work = (args.work or Path(tempfile.mkdtemp(prefix="watch-faults-"))).resolve()
+    args.work.mkdir(parents=True, exist_ok=True)
     end, left, rows, clean = time.monotonic() + args.limit, [], [], []
+    unseen = {fault: reason for fault, reason in cannot_show(args.work).items() if fault in asked}
     for fault in asked:
-        if time.monotonic() > end:
+        if fault in unseen:
+            continue
+        report = watched(args, fault, fault, end) if time.monotonic() < end else None
+        if report is None and time.monotonic() >= end:
             left.append(fault)
             continue
-        report = watched(args, fault, fault)
         if report is None or not ended_well(report, fault):
             rows.append((fault, None, [], args.work / fault / "output.txt"))
         else:
@@ -111,22 +145,22 @@ def main():
             rows.append((fault, named, [cause for cause in found if cause not in FAULTS[fault]], None))
         print(f"{fault}: {rows[-1][1:]}", file=sys.stderr, flush=True)
     for number in range(args.clean):
-        if time.monotonic() > end:
-            left.append(f"{args.clean - number} clean trainings")
-            break
         # Half of them evaluate, which is no fault.
         more = ["--seed", str(number), "--steps", "22", *(["--evaluates"] if number % 2 else [])]
-        report = watched(args, f"clean-{number}", "none", more)
+        report = watched(args, f"clean-{number}", "none", end, more) if time.monotonic() < end else None
+        if report is None and time.monotonic() >= end:
+            left.append(f"{args.clean - number} clean trainings")
+            break
         failed = report is None or not ended_well(report, "none")
         clean.append(None if failed else causes(report))
         print(f"clean {number}: {clean[-1]}", file=sys.stderr, flush=True)
-    table(rows, clean, left)
+    table(rows, clean, left, {**unseen, **LEFT_OUT})
     if args.json:
         faults = [{"fault": fault, "named": named, "others": others} for fault, named, others, _ in rows]
-        args.json.write_text(json.dumps({"faults": faults, "clean": clean, "left": left}, indent=2) + "\n")
+        args.json.write_text(json.dumps({"faults": faults, "clean": clean, "left": left, "unseen": unseen}, indent=2) + "\n")
 
 
-def table(rows, clean, left):
+def table(rows, clean, left, not_tried):
     """Prints what was named."""
     print("| fault | cause | named | other causes |\n|---|---|---|---|")
     for fault, named, others, output in rows:
@@ -141,7 +175,7 @@ def table(rows, clean, left):
         print(f"{len(clean) - len(ran)} clean trainings failed")
     for name in left:
         print(f"no time was left for {name}")
-    for name, reason in LEFT_OUT.items():
+    for name, reason in not_tried.items():
         print(f"not tried: {name}: {reason}")
 
 

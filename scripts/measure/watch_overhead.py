@@ -10,28 +10,35 @@ counts. Prints each pair, the median of the ratios and its interval of 95% by re
 
 import argparse
 import json
+import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from watched_run import end_by_signals, run_whole  # noqa: E402
+
 HERE = Path(__file__).resolve().parent
 MODEL = HERE.parents[1] / "search_spaces" / "quickstart" / "base"
+#: Seconds after which a training counts as hung.
+LONGEST_S = 600.0
 
 
 def step_s(args, name, is_watched):
     """Median seconds of a step."""
     out = args.work / name
     (out / "run").mkdir(parents=True, exist_ok=True)
-    command = [str(args.python), str(HERE / "watched_training.py"), "--model", str(MODEL), "--out", str(out / "run"),
+    command = [args.python, str(HERE / "watched_training.py"), "--model", str(MODEL), "--out", str(out / "run"),
                "--steps", str(args.steps)]
     if is_watched:
         command = [args.binary, "watch", "--report", str(out / "report.json"), "--", *command]
-    with open(out / "output.txt", "wb") as output:
-        subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, cwd=out, timeout=600, check=True)
+    code = run_whole(command, out / "output.txt", out, LONGEST_S)
+    if code != 0:
+        why = f"took longer than {LONGEST_S:.0f} s" if code is None else f"ended with {code}"
+        sys.exit(f"a training {why}; its output is {out / 'output.txt'}")
     return statistics.median(json.loads((out / "run" / "steps.json").read_text()))
 
 
@@ -45,13 +52,15 @@ def interval(ratios, seed=0):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default="target/release/peft-tune", type=lambda path: str(Path(path).resolve()))
-    parser.add_argument("--python", required=True, type=Path)
+    # Links are left alone: by them a Python knows its environment.
+    parser.add_argument("--python", required=True, type=os.path.abspath)
     parser.add_argument("--pairs", type=int, default=16)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--limit", type=float, default=840.0)
     parser.add_argument("--work", type=Path)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    end_by_signals()
     args.work = (args.work or Path(tempfile.mkdtemp(prefix="watch-overhead-"))).resolve()
     end, ratios = time.monotonic() + args.limit, []
     for pair in range(args.pairs):

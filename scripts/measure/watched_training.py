@@ -25,7 +25,7 @@ def rows_of(count, seed, fault):
     if fault == "grows_with_lengths":
         lengths = [16 + (480 - 16) * place // count for place in range(count)]
     if fault == "one_long_row":
-        # One step of rows three times as long, each of which costs more than three times as much.
+        # One step of rows four times as long as most, each of which costs more than four times as much.
         for place in range(ROWS * ACCUMULATION * AT, ROWS * ACCUMULATION * (AT + 1)):
             lengths[place] = 4 * LENGTH
     return [{"input_ids": [draw.randint(3, 1000) for _ in range(length)]} for length in lengths]
@@ -36,6 +36,17 @@ def computes(seconds):
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         pass
+
+
+def writes(path, seconds):
+    """Writes to a disk for so long, over and over into the same file."""
+    block, end = os.urandom(16 << 20), time.perf_counter() + seconds
+    with open(path, "wb") as file:
+        while time.perf_counter() < end:
+            file.seek(0)
+            file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 class Faults:
@@ -54,16 +65,13 @@ class Faults:
         import torch
 
         if self.fault == "memory_grows":
-            self.kept.append(torch.ones(6 << 20))
+            self.kept.append(torch.ones(8 << 20))
         elif self.fault == "stall" and step == AT:
             time.sleep(6.0)
         elif self.fault == "slows_down":
             computes(0.03 * step)
-        elif self.fault == "saving" and step % 2 == 0:
-            with open(self.out / "state.bin", "wb") as file:
-                for _ in range(12):
-                    file.write(os.urandom(1 << 20) * 32)
-                os.fsync(file.fileno())
+        elif self.fault == "saving" and step % 3 == 0:
+            writes(self.out / "state.bin", 1.5)
         elif self.fault == "out_of_memory" and step == AT:
             torch.empty(1 << 46)
         elif self.fault == "fallback" and step == 1:
@@ -94,16 +102,17 @@ def main():
             faults.step(state.global_step)
 
     evaluates = args.evaluates or args.fault in ("evaluation_peak", "evaluation_time")
-    every = 3 if args.fault == "evaluation_time" else args.steps // 2
+    every = 2 if args.fault == "evaluation_time" else args.steps // 2
     config = SFTConfig(
         output_dir=args.out, max_steps=args.steps, per_device_train_batch_size=ROWS, gradient_accumulation_steps=ACCUMULATION,
         max_length=None, logging_steps=1, save_strategy="no", report_to=[], seed=args.seed, bf16=False, use_cpu=True,
         gradient_checkpointing=False, eval_strategy="steps" if evaluates else "no", eval_steps=every,
-        per_device_eval_batch_size=96 if args.fault == "evaluation_peak" else ROWS, log_level="info",
+        per_device_eval_batch_size=256 if args.fault == "evaluation_peak" else ROWS, log_level="info",
         train_sampling_strategy="sequential", learning_rate=1e-4,
     )
     count = args.steps * ROWS * ACCUMULATION
-    held_out = {"evaluation_peak": 96, "evaluation_time": 240}.get(args.fault, 16)
+    # Their batches are not as many as the steps: by that a bar is told from the training's.
+    held_out = {"evaluation_peak": 512, "evaluation_time": 160}.get(args.fault, 16)
     trainer = SFTTrainer(
         model=AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32),
         args=config,

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs a wheel into a fresh environment, runs the quickstart from it, and then the module's own tests.
+# Installs a wheel into a fresh environment, runs the quickstart from it, then the module's own tests, and the notebook of the
+# documentation in another one.
 #
 #     scripts/package/wheel-test.sh WHEEL [PACKAGE...]      # further packages for the tests, such as pandas, peft, trl
 set -euo pipefail
@@ -23,3 +24,6 @@ echo "quickstart from the wheel: $((SECONDS - started)) s"
 "$folder/python/bin/peft-tune" export --format peft --output config > /dev/null
 grep -q '"peft_type": "LORA"' config/adapter_config.json
 "$folder/python/bin/python" -m pytest -q -p no:cacheprovider "$repository/python/tests"
+python3 -m venv "$folder/notebook"
+"$folder/notebook/bin/pip" install -q --no-cache-dir ipython
+"$repository/scripts/package/notebook-test.sh" "$wheel" "$folder/notebook/bin/python"

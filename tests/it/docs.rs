@@ -10,6 +10,8 @@ use peft_tune::cli::command_line_error;
 const LINE: usize = 110;
 /// Characters of a cell of a table.
 const CELL: usize = 200;
+/// Beginning of a line of the notebook that runs the program, which its kernel need not have on its `PATH`.
+const NOTEBOOK_PROGRAM: &str = "!\"{sys.executable}\" -m peft_tune ";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -323,6 +325,23 @@ fn command_lines_in_the_documents_are_ones_that_the_program_takes() {
         }
     }
     assert!(count > 40, "only {count} command lines were found");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The notebook itself is run by a part of the gate, `.ci/parts/wheel.sh`.
+#[test]
+fn command_lines_in_the_notebook_are_ones_that_the_program_takes() {
+    let notebook: serde_json::Value = serde_json::from_str(&read(&root().join("docs/notebook.ipynb"))).unwrap();
+    let cells = notebook["cells"].as_array().unwrap();
+    let lines = cells.iter().filter_map(|cell| cell["source"].as_array()).flatten();
+    let lines = lines.filter_map(|line| line.as_str()?.trim_end().strip_prefix(NOTEBOOK_PROGRAM));
+    let (mut count, mut wrong) = (0, Vec::new());
+    for line in lines {
+        count += 1;
+        let words = program_words(&format!("peft-tune {line}")).unwrap();
+        wrong.extend(command_line_error(&words).map(|error| format!("{line}\n{error}")));
+    }
+    assert!(count > 3, "only {count} command lines were found");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

@@ -205,7 +205,9 @@ impl Progress {
     fn take_fields(&mut self, fields: &LogFields, at_s: f64) {
         let first = |names: &[&str]| names.iter().find_map(|name| fields.get(*name).copied());
         if let Some(runtime) = fields.get("eval_runtime") {
-            let began = self.evaluating.take().map_or(at_s - runtime, |(since, _)| since);
+            // The Trainer draws the bar of an evaluation behind its first batch.
+            let told = at_s - runtime;
+            let began = self.evaluating.take().map_or(told, |(since, _)| since.min(told));
             self.evaluated(began.max(0.0), at_s);
             self.phase = Phase::Steps;
         }
@@ -370,6 +372,17 @@ mod tests {
         let seconds: Vec<f64> = spans.iter().map(StepSpan::seconds).collect();
         assert_eq!(seconds, [1.0, 1.0], "{spans:?}");
         assert_eq!(progress.tokens.per_second(), Some(50.0));
+    }
+
+    #[test]
+    fn an_evaluation_begins_before_its_first_bar() {
+        let mut progress = Progress::default();
+        progress.take(&bar(1, 4), 1.0);
+        progress.take(&bar(2, 4), 2.0);
+        progress.take(&bar(1, 2), 5.0);
+        progress.take("{'eval_loss': 2.4, 'eval_runtime': 5.5}", 8.0);
+        progress.take(&bar(3, 4), 9.0);
+        assert_eq!(progress.evaluations(), [(2.5, 8.0)]);
     }
 
     #[test]
