@@ -66,6 +66,11 @@ impl<'a> Keys<'a> {
         self.value(key)
     }
 
+    /// The value as it stands in the file, which stays one that nobody has read.
+    pub(crate) fn seen(&self, key: &str) -> Option<&'a Value> {
+        self.values.get(key).filter(|value| !is_empty(value))
+    }
+
     /// The file that the keys are of.
     pub(crate) fn path(&self) -> &'a Path {
         self.path
@@ -200,10 +205,11 @@ impl<'a> Keys<'a> {
 
     fn value(&self, key: &str) -> Option<&'a Value> {
         self.mark(key);
-        self.values.get(key).filter(|value| !is_empty(value))
+        self.seen(key)
     }
 
-    fn mark(&self, key: &str) {
+    /// Says that a key is read.
+    pub(super) fn mark(&self, key: &str) {
         self.read.borrow_mut().insert(key.to_owned());
     }
 }

@@ -74,7 +74,7 @@ impl Task {
 }
 
 impl TaskRow {
-    /// Whether a file's keys say so.
+    /// Whether a file's keys say so. A key that does is read.
     pub(super) fn holds(&self, keys: &Keys<'_>) -> bool {
         let is_beside = match self.beside {
             Beside::Whatever => true,
@@ -85,7 +85,7 @@ impl TaskRow {
         let Some(value) = value_at(keys, self.key).filter(|_| is_beside) else {
             return false;
         };
-        match self.says {
+        let says_so = match self.says {
             Says::Word(words) => has(value, |text| words.contains(&text)),
             Says::Part(parts) => has(value, |text| parts.iter().any(|part| text.contains(part))),
             Says::Anything => !is_nothing(value),
@@ -94,7 +94,11 @@ impl TaskRow {
                 let has_one = |names: &&[&str]| has(value, |text| names.contains(&name_of(text)));
                 !is_nothing(value) && !groups.iter().all(has_one)
             }
+        };
+        if says_so {
+            keys.mark(self.key.split('.').next().unwrap_or(self.key));
         }
+        says_so
     }
 
     /// The key with its value, as messages have it.
@@ -104,10 +108,10 @@ impl TaskRow {
     }
 }
 
-/// The value of a key that may lie below others.
+/// The value of a key that may lie below others. What does not refuse it has yet to be read or told.
 fn value_at<'a>(keys: &Keys<'a>, key: &str) -> Option<&'a Value> {
     let mut names = key.split('.');
-    let first = keys.raw(names.next()?)?;
+    let first = keys.seen(names.next()?)?;
     names.try_fold(first, |value, name| value.get(name))
 }
 
