@@ -29,6 +29,8 @@ pub(super) const LOOK_S: f64 = 0.25;
 pub(super) const CALM_LOOKS: usize = 2;
 /// Least seconds from one repeat to the next.
 pub(super) const LEAST_WAIT_S: f64 = CALM_LOOKS as f64 * LOOK_S;
+/// Measurements of which not one was quiet, from which on no quiet moment is expected in a budget of time.
+const NEVER_QUIET: usize = 4;
 /// Most seconds of a search that are spent waiting for other programs to leave the processors alone, where nothing else is said.
 const LONGEST_WAIT_S: f64 = 30.0;
 
@@ -48,7 +50,7 @@ impl Measured<'_> {
 }
 
 /// Disturbed trials, and the repeats of them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct DisturbedTrials {
     /// Trials to measure again.
     open: BTreeSet<TrialNumber>,
@@ -65,6 +67,9 @@ pub(super) struct DisturbedTrials {
     most_waited_s: Option<f64>,
     /// Whether the last measurement was quiet.
     is_calm: bool,
+    /// Measurements of this search that were quiet, and all of them.
+    quiet: usize,
+    measured: usize,
 }
 
 impl DisturbedTrials {
@@ -110,7 +115,7 @@ impl DisturbedTrials {
         if metrics.value(THROUGHPUT).is_none() {
             return;
         }
-        self.is_calm = disturbed(metrics).is_none();
+        self.count(metrics);
         if !self.is_calm {
             self.open.insert(number);
             tracing::info!(trial = number.0, "something else slowed the measurement down");
@@ -183,13 +188,27 @@ impl DisturbedTrials {
 
     /// Takes in a repeat that measured `last`, after which `counting` counts of `all` measurements.
     pub(super) fn settle(&mut self, number: TrialNumber, last: &Metrics, counting: &Metrics, all: &[Metrics]) {
-        self.is_calm = disturbed(last).is_none();
+        self.count(last);
         if disturbed(counting).is_none() {
             self.open.remove(&number);
             if is_reproduced(all) {
                 self.reproduced.insert(number);
             }
         }
+    }
+
+    /// Counts a measurement of this search.
+    fn count(&mut self, metrics: &Metrics) {
+        self.is_calm = disturbed(metrics).is_none();
+        self.measured += 1;
+        self.quiet += usize::from(self.is_calm);
+    }
+
+    /// Whether nothing speaks for a quiet moment within a budget of time: the machine was busy in each of several measurements.
+    /// Where the seconds to wait are said, they are waited for all the same.
+    pub(super) fn expects_no_calm(&self, budget_s: Option<f64>) -> bool {
+        let is_busy = self.quiet == 0 && self.measured >= NEVER_QUIET;
+        is_busy && budget_s.is_some() && self.most_waited_s.is_none()
     }
 
     /// Adds seconds in which nothing ran, to be stored with the next repeat.
@@ -210,6 +229,9 @@ impl DisturbedTrials {
 
     /// Seconds for which quiet moments may still be waited for.
     pub(super) fn wait_left_s(&self, budget_s: Option<f64>) -> f64 {
+        if self.expects_no_calm(budget_s) {
+            return 0.0;
+        }
         let usual = || budget_s.map_or(LONGEST_WAIT_S, |budget| LONGEST_WAIT_S.min(SHARE_FOR_REPEATS * budget));
         self.most_waited_s.unwrap_or_else(usual) - self.waited_s
     }
@@ -330,6 +352,22 @@ mod tests {
             assert_eq!((trials.left(), trials.begin_repeat(number)), (1, repeat as u64));
         }
         assert_eq!(trials.left(), 0);
+    }
+
+    #[test]
+    fn no_quiet_moment_is_expected_where_all_measurements_were_disturbed() {
+        let mut trials = DisturbedTrials::default();
+        for number in 0..NEVER_QUIET as u64 {
+            assert!(!trials.expects_no_calm(Some(100.0)), "after {number}");
+            trials.note(TrialNumber(number), &measured(400.0, 0.6));
+        }
+        assert!(trials.expects_no_calm(Some(100.0)) && !trials.expects_no_calm(None));
+        assert_eq!((trials.wait_left_s(Some(100.0)), trials.wait_left_s(None)), (0.0, 30.0));
+        let mut told = trials.clone();
+        told.wait_at_most(Some(5.0));
+        assert_eq!(told.wait_left_s(Some(100.0)), 5.0);
+        trials.settle(TrialNumber(0), &measured(900.0, 0.0), &measured(900.0, 0.0), &[]);
+        assert!(!trials.expects_no_calm(Some(100.0)));
     }
 
     #[test]

@@ -163,8 +163,12 @@ impl Schedule<'_> {
             + confirm_s.min(most(SHARE_FOR_CONFIRMATION, spent.confirming_s))
     }
 
-    /// Seconds that repeats of what is disturbed are expected to take at the search's end, where the moments are quiet.
+    /// Seconds that repeats of what is disturbed are expected to take at the search's end, where the moments are quiet. None are kept
+    /// where no moment is expected to be.
     fn expected_again_s(&self) -> f64 {
+        if self.disturbed.expects_no_calm(self.study.budget.time_s) {
+            return 0.0;
+        }
         let each_s = self.clock.repeat_s().or_else(|| self.measuring_s()).unwrap_or(0.0);
         self.disturbed.left() as f64 * (each_s + LEAST_WAIT_S)
     }
