@@ -9,13 +9,11 @@
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
-import { Browser, findBrowser } from "./browser.mjs";
+import { check, end, inBrowser } from "./checks.mjs";
 
 // Both pages are there when their charts are drawn.
 const DRAWN = "typeof PT === 'object' && PT.charts.length > 0";
 
-const failures = [];
-const check = (holds, what) => { if (!holds) failures.push(what); console.log(`${holds ? "ok  " : "FAIL"} ${what}`); };
 const arguments_ = process.argv.slice(2);
 const option = (name) => { const at = arguments_.indexOf(name); return at < 0 ? null : resolve(arguments_.splice(at, 2)[1]); };
 const pictures = option("--pictures"), axe = option("--axe");
@@ -153,15 +151,8 @@ const checkDashboard = async (browser) => {
   await looking.close();
 };
 
-const browser = new Browser(findBrowser());
-try {
+await inBrowser(async (browser) => {
   await checkReport(browser);
   if (dashboard) await checkDashboard(browser);
-} catch (error) {
-  failures.push(error.message);
-  console.log(`FAIL ${error.stack}`);
-} finally {
-  browser.close();
-}
-console.log(failures.length ? `${failures.length} failed` : "all pages work");
-process.exitCode = failures.length ? 1 : 0;
+});
+end("all pages work");

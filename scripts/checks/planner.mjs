@@ -11,10 +11,8 @@ import { tmpdir } from "node:os";
 import { join, relative, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { gunzipSync } from "node:zlib";
-import { Browser, findBrowser } from "./browser.mjs";
+import { check, end, inBrowser } from "./checks.mjs";
 
-const failures = [];
-const check = (holds, what) => { if (!holds) failures.push(what); console.log(`${holds ? "ok  " : "FAIL"} ${what}`); };
 const words = process.argv.slice(2);
 const value = (name) => { const at = words.indexOf(name); return at < 0 ? null : words.splice(at, 2)[1]; };
 const option = (name) => { const path = value(name); return path === null ? null : resolve(path); };
@@ -203,16 +201,10 @@ const checkLooks = async (browser, url) => {
 
 if (program) compareNumbers(); else console.log("     no --program: the numbers are not compared with `plan --json`");
 if (!browserless) {
-  const browser = new Browser(findBrowser()), url = pathToFileURL(page).href;
-  try {
+  const url = pathToFileURL(page).href;
+  await inBrowser(async (browser) => {
     await checkUse(browser, url);
     await checkLooks(browser, url);
-  } catch (error) {
-    failures.push(error.message);
-    console.log(`FAIL ${error.stack}`);
-  } finally {
-    browser.close();
-  }
+  });
 }
-console.log(failures.length ? `${failures.length} failed` : "the planner works");
-process.exitCode = failures.length ? 1 : 0;
+end("the planner works");
