@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Reader, StackFileError, tables};
+use super::{Keys, Reader, StackFileError, tables};
 use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{OptimizerKind, ParamValue, Precision, ScheduleKind, TrainingLength};
 
@@ -190,22 +190,33 @@ fn schedule_arguments(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         reader.recipe.schedule.min_lr_rate = Some((lowest / rate).clamp(0.0, 1.0));
         reader.said("min_lr_rate");
     }
+    schedule_values(reader, &part, "write a value that transformers takes")?;
+    reader.part_unread(&part, "lr_scheduler_kwargs.");
+    Ok(())
+}
+
+/// Takes the arguments that the schedule's kind has, out of the part of a file that holds them.
+///
+/// # Errors
+/// A value that the schedule does not take, with what to write `instead`.
+pub(crate) fn schedule_values(
+    reader: &mut Reader<'_>,
+    part: &Keys<'_>,
+    instead: &'static str,
+) -> Result<(), StackFileError> {
     for (argument, name) in reader.recipe.schedule.kind.row().arguments {
-        let (Some(row), Some(value)) = (setting(name), part.raw(argument)) else {
+        let (Some(row), Some(found)) = (setting(name), part.raw(argument)) else {
             continue;
         };
-        let value = match value {
+        let value = match found {
             Value::String(text) => ParamValue::from(text.as_str()),
             other => other.as_f64().map_or(ParamValue::Bool(false), ParamValue::Float),
         };
-        let is_set = row.legal.allows(&value) && (row.set)(&mut reader.recipe, &value).is_ok();
-        if !is_set {
-            let found = part.raw(argument).unwrap_or(&Value::Null);
-            return Err(part.wrong(argument, found, "write a value that transformers takes"));
+        if !row.legal.allows(&value) || (row.set)(&mut reader.recipe, &value).is_err() {
+            return Err(part.wrong(argument, found, instead));
         }
         reader.said(row.name);
     }
-    reader.part_unread(&part, "lr_scheduler_kwargs.");
     Ok(())
 }
 

@@ -8,11 +8,11 @@ use super::builders::Builder;
 use super::memory;
 use crate::Tool;
 use crate::import::data::{Split, hub_set, rename};
+use crate::import::trainer::schedule_values;
 use crate::import::{Keys, Reader, StackFileError, adapter, preference, tables};
 use peft_tune_core::predict::stack::{Dtypes, Number};
-use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{
-    DataFormat, HeldOut, LossOn, OptimizerKind, OptimizerOffload, ParamValue, Precision, ScheduleKind, TargetModules,
+    DataFormat, HeldOut, LossOn, OptimizerKind, OptimizerOffload, Precision, ScheduleKind, TargetModules,
     TrainingLength,
 };
 
@@ -198,19 +198,7 @@ fn schedule(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         reader.recipe.schedule.warmup = steps.max(0.0);
         reader.said("warmup");
     }
-    for (argument, name) in reader.recipe.schedule.kind.row().arguments {
-        let (Some(row), Some(found)) = (setting(name), part.raw(argument)) else {
-            continue;
-        };
-        let value = match found {
-            Value::String(text) => ParamValue::from(text.as_str()),
-            other => other.as_f64().map_or(ParamValue::Bool(false), ParamValue::Float),
-        };
-        if !row.legal.allows(&value) || (row.set)(&mut reader.recipe, &value).is_err() {
-            return Err(part.wrong(argument, found, "write a value that the schedule takes"));
-        }
-        reader.said(row.name);
-    }
+    schedule_values(reader, &part, "write a value that the schedule takes")?;
     reader.part_unread(&part, "lr_scheduler.");
     Ok(())
 }
