@@ -5,7 +5,7 @@ use peft_tune_core::predict::stack::StackError;
 use peft_tune_core::quantity::QuantityError;
 use peft_tune_tools::UnknownTool;
 use peft_tune_tools::import::StackFileError;
-use peft_tune_tools::plan::PlanError;
+use peft_tune_tools::plan::{PlanError, SHARING_NAMES};
 
 /// A question that cannot be answered.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +18,7 @@ pub(crate) enum PageError {
     NoStack,
     #[error("`{name}` is {value}; write {legal}")]
     Setting { name: String, value: String, legal: String },
-    #[error("there is no sharing `{0}`; write copies, zero1, zero2, zero3, fsdp or hybrid-N")]
+    #[error("there is no sharing `{0}`; write {names}", names = SHARING_NAMES)]
     Sharing(String),
     #[error(transparent)]
     Price(#[from] QuantityError),

@@ -6,8 +6,9 @@
 //! step, and another method is one, where no row is near.
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
-use peft_tune_core::predict::stack::{Recompute, Trains};
+use peft_tune_core::predict::stack::{Recompute, StackDevice, StackSetting, Trains};
 use peft_tune_core::predict::{self, NEAR, is_near};
 use peft_tune_tools::plan::Predicted;
 
@@ -78,15 +79,16 @@ pub(crate) struct Nearest {
 
 /// The rows that are nearest to a setting: of those that are near, or of all where none is.
 pub(crate) fn nearest(predicted: &Predicted) -> Nearest {
-    let mut all: Vec<(f64, PublishedRow)> = rows().map(|row| (distance(&row, predicted), row)).collect();
+    let sought = Sought::of(predicted);
+    let mut all: Vec<(f64, PublishedRow)> = rows().map(|row| (sought.distance(&row), row)).collect();
     all.sort_by(|(one, _), (other, _)| one.total_cmp(other));
     let all = all.into_iter().map(|(_, row)| row);
     // The nearest of all may be too far in one thing, and the next one in none.
-    let (near, far): (Vec<_>, Vec<_>) = all.partition(|row| is_row_near(row, predicted));
+    let (near, far): (Vec<_>, Vec<_>) = all.partition(|row| sought.is_near(row));
     let is_far = near.is_empty();
     let mut rows = if is_far { far } else { near };
     rows.truncate(SHOWN);
-    let method = method_of(predicted);
+    let method = sought.method;
     Nearest {
         rows,
         far: is_far.then(|| {
@@ -98,22 +100,55 @@ pub(crate) fn nearest(predicted: &Predicted) -> Nearest {
     }
 }
 
-/// The method of a setting, as the table calls it.
-fn method_of(predicted: &Predicted) -> &'static str {
-    match (&predicted.setting.trains, predicted.setting.weights.is_quantized()) {
-        (Trains::Everything, _) => "full",
-        (Trains::Adapters { .. }, false) => "lora",
-        (Trains::Adapters { .. }, true) => "qlora",
-    }
+/// A setting that was predicted, in the words of the table.
+struct Sought<'a> {
+    setting: &'a StackSetting,
+    device: Option<StackDevice>,
+    parameters: u64,
+    method: &'static str,
+    weights: Value,
 }
 
-fn is_row_near(row: &PublishedRow, predicted: &Predicted) -> bool {
-    let parameters = row.parameters as f64 / predicted.shape.parameters().max(1) as f64;
-    let has_near_peak = predicted.device.is_none_or(|device| {
-        let of_row = predict::device(row.device).ok();
-        of_row.is_some_and(|sheet| is_near(sheet.matrix / device.sheet.matrix))
-    });
-    row.method == method_of(predicted) && is_near(parameters) && has_near_peak
+impl<'a> Sought<'a> {
+    fn of(predicted: &'a Predicted) -> Self {
+        let setting = &predicted.setting;
+        Self {
+            setting,
+            device: predicted.device,
+            parameters: predicted.shape.parameters(),
+            method: match (&setting.trains, setting.weights.is_quantized()) {
+                (Trains::Everything, _) => "full",
+                (Trains::Adapters { .. }, false) => "lora",
+                (Trains::Adapters { .. }, true) => "qlora",
+            },
+            weights: json!(setting.weights),
+        }
+    }
+
+    fn is_near(&self, row: &PublishedRow) -> bool {
+        let parameters = row.parameters as f64 / self.parameters.max(1) as f64;
+        let has_near_peak = self.device.is_none_or(|device| {
+            let of_row = predict::device(row.device).ok();
+            of_row.is_some_and(|sheet| is_near(sheet.matrix / device.sheet.matrix))
+        });
+        row.method == self.method && is_near(parameters) && has_near_peak
+    }
+
+    /// Steps between a row's setting and this one.
+    fn distance(&self, row: &PublishedRow) -> f64 {
+        let setting = self.setting;
+        let doublings = |one: u64, other: u64| (one.max(1) as f64 / other.max(1) as f64).log2().abs();
+        let differs = |differs: bool| f64::from(u8::from(differs));
+        let recomputes = setting.recompute != Recompute::Nothing;
+        differs(row.stack != setting.stack.name)
+            + differs(self.weights != row.weights)
+            + differs(self.device.is_some_and(|device| device.sheet.name != row.device))
+            + differs(row.method != self.method)
+            + doublings(row.parameters, self.parameters)
+            + doublings(row.micro_batch * row.sequence_length, setting.tokens())
+            + doublings(row.devices, setting.devices)
+            + 0.5 * differs(row.checkpointing.is_some_and(|is_on| is_on != recomputes))
+    }
 }
 
 /// All rows of the table.
@@ -157,23 +192,4 @@ fn row(names: &[&str], line: &'static str) -> Option<PublishedRow> {
 fn origin_of(source: &str) -> Option<&'static str> {
     let found = ORIGINS.iter().find(|(name, _)| source.starts_with(name));
     found.map(|(_, origin)| *origin)
-}
-
-/// Steps between a row's setting and one that was predicted.
-fn distance(row: &PublishedRow, predicted: &Predicted) -> f64 {
-    let setting = &predicted.setting;
-    let doublings = |one: u64, other: u64| (one.max(1) as f64 / other.max(1) as f64).log2().abs();
-    let differs = |differs: bool| f64::from(u8::from(differs));
-    let weights = serde_json::to_value(setting.weights).ok();
-    let weights = weights.as_ref().and_then(serde_json::Value::as_str);
-    let recomputes = setting.recompute != Recompute::Nothing;
-    let device = predicted.device.map(|device| device.sheet.name);
-    differs(row.stack != setting.stack.name)
-        + differs(Some(row.weights) != weights)
-        + differs(device.is_some_and(|device| device != row.device))
-        + differs(row.method != method_of(predicted))
-        + doublings(row.parameters, predicted.shape.parameters())
-        + doublings(row.micro_batch * row.sequence_length, setting.tokens())
-        + doublings(row.devices, setting.devices)
-        + 0.5 * differs(row.checkpointing.is_some_and(|is_on| is_on != recomputes))
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ArgGroup;
 
-use crate::tools::plan::AskedChanges;
+use crate::tools::plan::{AskedChanges, SHARING_NAMES};
 use peft_tune_core::predict::stack::Sharing;
 
 /// Another tool that is to train.
@@ -55,6 +55,6 @@ impl StackArgs {
     }
 }
 
-fn parse_sharing(text: &str) -> Result<Sharing, &'static str> {
-    Sharing::from_name(text).ok_or("write copies, zero1, zero2, zero3, fsdp or hybrid-N")
+fn parse_sharing(text: &str) -> Result<Sharing, String> {
+    Sharing::from_name(text).ok_or_else(|| format!("write {SHARING_NAMES}"))
 }

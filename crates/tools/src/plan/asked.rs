@@ -8,6 +8,9 @@ use crate::import::{Imported, take_length};
 use peft_tune_core::predict::stack::{Sharing, StackSetting};
 use peft_tune_core::recipe::{Recipe, TrainerKind};
 
+/// Names that [`Sharing::from_name`] takes, in words.
+pub const SHARING_NAMES: &str = "copies, zero1, zero2, zero3, fsdp or hybrid-N";
+
 /// A setting of a tool, and what is to be said of it.
 #[derive(Clone, Debug)]
 pub struct AskedSetting {

@@ -1,9 +1,11 @@
 //! Largest micro-batches at row lengths around that of a setting.
 
+use serde::Serialize;
+
 use peft_tune_core::predict::stack::{self, ModelShape, StackDevice, StackError, StackSetting};
 
 /// The largest micro-batch at one length, and its speed.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FrontierPoint {
     pub sequence_length: u64,
     pub micro_batch: u64,

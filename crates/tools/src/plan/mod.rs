@@ -10,7 +10,7 @@ mod stack_plan;
 mod within;
 mod words;
 
-pub use asked::{AskedChanges, AskedSetting, check_file};
+pub use asked::{AskedChanges, AskedSetting, SHARING_NAMES, check_file};
 pub use error::PlanError;
 pub use frontier::{FrontierPoint, lengths_around};
 pub use model_config::ModelConfig;

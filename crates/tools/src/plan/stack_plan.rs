@@ -100,17 +100,6 @@ impl StackPlan {
 
     /// The plan for scripts, with raw numbers; `data` says what is known of the rows.
     pub fn to_json(&self, data: Value) -> Value {
-        let frontier: Vec<_> = self
-            .frontier
-            .iter()
-            .map(|point| {
-                json!({
-                    "sequence_length": point.sequence_length,
-                    "micro_batch": point.micro_batch,
-                    "tokens_per_s": point.tokens_per_s,
-                })
-            })
-            .collect();
         let components: Map<_, _> = self
             .prediction
             .memory
@@ -134,7 +123,7 @@ impl StackPlan {
             "tokens_per_s": self.prediction.tokens_per_s,
             "scaling": self.scaling,
             "limits": self.limits,
-            "frontier": frontier,
+            "frontier": self.frontier,
             "levers": self.levers,
             "data": data,
             "assumed": self.assumed,
