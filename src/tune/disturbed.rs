@@ -50,7 +50,7 @@ impl Measured<'_> {
 }
 
 /// Disturbed trials, and the repeats of them.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct DisturbedTrials {
     /// Trials to measure again.
     open: BTreeSet<TrialNumber>,
@@ -363,9 +363,9 @@ mod tests {
         }
         assert!(trials.expects_no_calm(Some(100.0)) && !trials.expects_no_calm(None));
         assert_eq!((trials.wait_left_s(Some(100.0)), trials.wait_left_s(None)), (0.0, 30.0));
-        let mut told = trials.clone();
-        told.wait_at_most(Some(5.0));
-        assert_eq!(told.wait_left_s(Some(100.0)), 5.0);
+        trials.wait_at_most(Some(5.0));
+        assert_eq!(trials.wait_left_s(Some(100.0)), 5.0);
+        trials.wait_at_most(None);
         trials.settle(TrialNumber(0), &measured(900.0, 0.0), &measured(900.0, 0.0), &[]);
         assert!(!trials.expects_no_calm(Some(100.0)));
     }

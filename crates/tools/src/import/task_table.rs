@@ -276,8 +276,8 @@ pub(super) const SCRIPTS: &[(&[&str], Task)] = &[
     (&["diffusion"], DIFFUSES),
 ];
 
-/// Scripts among the examples of transformers that train something else, or by other options, by their whole names without `_no_trainer`. Their words alone
-/// say nothing: a model that writes texts learns to sum up and to answer, too.
+/// Scripts among the examples of transformers that train something else, or by other options, by their whole names without
+/// `_no_trainer`. Their words alone say nothing: a model that writes texts learns to sum up and to answer, too.
 pub(super) const EXAMPLES: &[(&[&str], Task)] = &[
     (
         &[
