@@ -143,6 +143,11 @@ wheel folder='dist':
 wheel-test wheel *packages:
     scripts/package/wheel-test.sh {{wheel}} {{packages}}
 
+# The notebook of the docs, from the wheel to an adapter, in a Python that has ipython
+[group('package')]
+notebook-test wheel python:
+    scripts/package/notebook-test.sh {{wheel}} {{python}}
+
 # Whether a wheel runs on the systems of its name: auditwheel's and pip's word
 [group('package')]
 audit wheel:
