@@ -69,12 +69,16 @@ impl Predictions {
     /// The variant of a trained setting to measure next; `None` where none would change what the study says, or so many are
     /// measured that it is time to end.
     pub(super) fn next_variant(&self, problem: &Problem, trials: &Trials) -> Option<Params> {
+        (Self::variants_left(trials) > 0)
+            .then(|| next_variant(problem, trials.all(), self.forecast.as_ref()))
+            .flatten()
+    }
+
+    /// Variants that may still be measured behind so many trainings.
+    pub(super) fn variants_left(trials: &Trials) -> u64 {
         let begun = trials.variants();
         let trained = (trials.all().len() as u64).saturating_sub(begun);
-        if begun >= (trained / VARIANTS).max(FEWEST_VARIANTS) {
-            return None;
-        }
-        next_variant(problem, trials.all(), self.forecast.as_ref())
+        (trained / VARIANTS).max(FEWEST_VARIANTS).saturating_sub(begun)
     }
 
     /// The setting to measure next for the cost of a value that predictions do not tell; `None` where each is known, or where as many

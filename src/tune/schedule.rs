@@ -24,8 +24,8 @@ use peft_tune_search::Problem;
 
 /// Most of a budget of time that trials leave to the runs that confirm the recommendation.
 const SHARE_FOR_CONFIRMATION: f64 = 1.0 / 3.0;
-/// Share of the time of trials that is left to trainings, where variants are measured behind them.
-const SHARE_FOR_TRAININGS: f64 = 0.92;
+/// Most of the time of trials that trainings leave to the variants that are measured behind them.
+const SHARE_FOR_VARIANTS: f64 = 0.08;
 /// Share of the budget by which a run that confirms may be expected to go beyond it.
 const SLACK: f64 = 0.05;
 
@@ -147,7 +147,9 @@ impl Schedule<'_> {
         if self.predictions.is_none() || left_s.is_infinite() {
             return left_s;
         }
-        left_s - (1.0 - SHARE_FOR_TRAININGS) * (self.clock.spent().trials_s + self.under_way_s() + left_s)
+        let most_s = SHARE_FOR_VARIANTS * (self.clock.spent().trials_s + self.under_way_s() + left_s);
+        let each_s = self.measuring_s().unwrap_or(f64::INFINITY);
+        left_s - most_s.min(Predictions::variants_left(self.trials) as f64 * each_s)
     }
 
     /// Seconds that are expected behind the trials of a study that will have made so many trainings: of what is measured again

@@ -10,18 +10,13 @@ use super::candidates::{Candidates, Choice};
 use super::landscape::Landscape;
 use super::observations::Observations;
 use super::sampler::INITIAL_WITH_PRIOR;
+use super::step::{STEP, Side, step, usual_rate};
 use super::trainings::{Trainings, are_alike_but};
 use crate::Problem;
 use crate::encode::Point;
 use crate::length::LEARNING_RATE;
 use peft_tune_core::objective::LOSS;
-use peft_tune_core::recipe::OptimizerKind;
-use peft_tune_core::study::ParamValue;
 
-/// Name of the parameter of rows that one optimizer step trains.
-const GLOBAL_BATCH: &str = "global_batch";
-/// Name of the parameter of the update rule.
-const OPTIMIZER: &str = "optimizer";
 /// Trainings before the first comparison: the best of fewer is not worth a comparison.
 const BEFORE: usize = 6;
 /// Trainings before the first of a choice that is expected to learn as a faster one does.
@@ -38,8 +33,6 @@ const OFTEN: usize = 2;
 const SAME: f64 = 0.1;
 /// Distance within which two coordinates are one value that was rounded on its way.
 const ROUNDING: f64 = 1e-9;
-/// Distance of two learning rates, as a share of their range where that is continuous.
-const STEP: f64 = 0.18;
 
 /// The trainings that choices are owed, as candidates, each choice's next one, the most urgent first.
 pub(super) fn owed(
@@ -267,37 +260,6 @@ pub(super) fn untrained_choice(
     all.find(|choice| !is_trained(choice) && !can_wait(choice))
 }
 
-/// The rate at which a training that has another value of one parameter than the best one is compared first. Beside another
-/// optimizer it is the best one's times what is usual between the two; beside another batch times the root of the batches'
-/// ratio, which holds for AdamW (Malladi et al. 2022, "On the SDEs and scaling rules for adaptive gradient algorithms").
-fn usual_rate(problem: &Problem, candidates: &Candidates<'_>, best: &Point, choice: Choice, rate: usize) -> f64 {
-    let index = choice.parameter;
-    let own_and_other = || {
-        let own = candidates.value(index, best[index])?;
-        Some((own, candidates.value(index, choice.coordinate)?))
-    };
-    let factor = || match problem.space.parameters[index].name.as_str() {
-        GLOBAL_BATCH => {
-            let (own, other) = own_and_other()?;
-            Some((other.as_f64()? / own.as_f64()?).sqrt())
-        }
-        OPTIMIZER => {
-            let (own, other) = own_and_other()?;
-            let usual = |value: &ParamValue| match value {
-                ParamValue::Text(name) => OptimizerKind::from_name(name)?.row().usual_rate,
-                _ => None,
-            };
-            Some(usual(&other)? / usual(&own)?)
-        }
-        _ => None,
-    };
-    let usual = || {
-        let wanted = candidates.value(rate, best[rate])?.as_f64()? * factor()?;
-        (wanted.is_finite() && wanted > 0.0).then(|| candidates.nearest_to(rate, wanted))?
-    };
-    usual().unwrap_or(best[rate])
-}
-
 /// Whether it is time for a comparison behind so many trainings.
 pub(super) fn is_time(trainings: usize) -> bool {
     trainings >= BEFORE && (trainings < FIRST || trainings.is_multiple_of(4))
@@ -332,45 +294,14 @@ fn next_rate(
     }
 }
 
-/// Direction from a coordinate to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
-    Above,
-    Below,
-}
-
-/// The coordinate beside another, of these levels or in a continuous range.
-fn step(from: f64, levels: &[f64], side: Side) -> Option<f64> {
-    if levels.is_empty() {
-        let next = match side {
-            Side::Above => from + STEP,
-            Side::Below => from - STEP,
-        };
-        return (0.0..=1.0).contains(&next).then_some(next);
-    }
-    match side {
-        Side::Above => levels
-            .iter()
-            .copied()
-            .filter(|level| *level > from)
-            .min_by(f64::total_cmp),
-        Side::Below => levels
-            .iter()
-            .copied()
-            .filter(|level| *level < from)
-            .max_by(f64::total_cmp),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::encode::Encoding;
-    use crate::fixtures::{categorical, drive, parameter};
-    use crate::{Bayes, Prior};
+    use crate::fixtures::{categorical, drive, parameter, trial};
+    use crate::{Bayes, Prior, Sampler};
     use peft_tune_core::objective::{LOSS_BEFORE, Objective, PEAK_MEMORY, THROUGHPUT};
     use peft_tune_core::space::{Distribution, Scale, SearchSpace};
-    use peft_tune_core::study::{ParamValue, Params, TrialState};
+    use peft_tune_core::study::{ParamValue, Params, Trial, TrialState};
     use std::sync::Arc;
 
     /// The next rate where the higher one of two is expected to learn as much.
@@ -403,47 +334,6 @@ mod tests {
         assert_eq!(next_rate(&[(0.32, 1.4), (0.5, 1.3)], 0.5, 1.0, &[]), None);
         let lower = [(0.14, 1.1), (0.32, 1.2), (0.5, 1.3)];
         assert_eq!(next_rate(&lower, 0.5, 1.0, &[]), None);
-    }
-
-    #[test]
-    fn another_optimizer_or_batch_is_compared_at_the_rate_that_is_usual_for_it() {
-        let log = |low, high| Distribution::Float {
-            low,
-            high,
-            scale: Scale::Log,
-            step: None,
-        };
-        let optimizers = categorical(["adamw", "lion", "muon"]);
-        let usual_beside = |rates: Distribution, best: [f64; 3], changed: (usize, f64)| {
-            let parameters = vec![
-                parameter("learning_rate", rates),
-                parameter("global_batch", categorical([8i64, 16, 32])),
-                parameter("optimizer", optimizers.clone()),
-            ];
-            let problem = Problem {
-                space: SearchSpace { parameters },
-                objectives: vec![Objective::new(LOSS)],
-                constraints: Vec::new(),
-            };
-            let encoding = Encoding::new(&problem.space);
-            let candidates = Candidates::new(&problem.space, &encoding);
-            let (parameter, coordinate) = changed;
-            let choice = Choice { parameter, coordinate };
-            let rate = usual_rate(&problem, &candidates, &best.to_vec(), choice, 0);
-            candidates.value(0, rate).and_then(|value| value.as_f64()).unwrap()
-        };
-        let of = |best: [f64; 3], changed: (usize, f64)| usual_beside(log(1e-4, 1e-2), best, changed);
-        let is_near = |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
-        // The middle of the range is 1e-3, and batch 8 its first value.
-        is_near(of([0.5, 0.0, 0.0], (1, 1.0)), 2e-3);
-        is_near(of([0.5, 1.0, 0.0], (1, 0.0)), 0.5e-3);
-        is_near(of([0.5, 0.0, 0.0], (2, 1.0)), 1e-3 / 3.0);
-        is_near(of([0.5, 0.0, 1.0], (2, 0.0)), 3e-3);
-        // Nothing is known of Muon's; and a rate stays within its range and among its values.
-        is_near(of([0.5, 0.0, 0.0], (2, 2.0)), 1e-3);
-        is_near(of([1.0, 0.0, 1.0], (2, 0.0)), 1e-2);
-        let levels = categorical([1e-4, 1e-3, 1e-2]);
-        is_near(usual_beside(levels, [0.5, 0.0, 1.0], (2, 0.0)), 1e-3);
     }
 
     #[test]
@@ -505,8 +395,8 @@ mod tests {
     /// The least loss.
     const BEST: f64 = 1.65;
 
-    #[test]
-    fn a_search_finds_the_batch_and_the_optimizer_that_another_rate_hides() {
+    /// A space much like the quickstart's.
+    fn like_quickstart() -> Problem {
         let rate = Distribution::Float {
             low: 1e-3,
             high: 3e-2,
@@ -520,34 +410,67 @@ mod tests {
             parameter("global_batch", categorical([8i64, 16, 32])),
             parameter("optimizer", categorical(["adamw", "lion"])),
         ];
-        let problem = Problem {
+        Problem {
             space: SearchSpace { parameters },
             objectives: [THROUGHPUT, PEAK_MEMORY, LOSS].map(Objective::new).into(),
             constraints: Vec::new(),
-        };
+        }
+    }
+
+    fn trained(params: &Params) -> TrialState {
+        let cost = |metric: &str| Costs.expected(params, metric).unwrap();
+        let metrics = [
+            (THROUGHPUT, cost(THROUGHPUT)),
+            (PEAK_MEMORY, cost(PEAK_MEMORY)),
+            (LOSS, loss(params)),
+            (LOSS_BEFORE, 8.5),
+        ];
+        TrialState::Complete {
+            metrics: metrics.into(),
+        }
+    }
+
+    fn least(history: &[Trial]) -> f64 {
+        let losses = history.iter().map(|trial| loss(&trial.params));
+        losses.fold(f64::INFINITY, f64::min)
+    }
+
+    #[test]
+    fn a_search_finds_the_batch_and_the_optimizer_that_another_rate_hides() {
+        let problem = like_quickstart();
         let mut misses = Vec::new();
         for seed in 10..22 {
             let mut sampler = Bayes::new(seed).with_prior(Arc::new(Costs));
-            let history = drive(&mut sampler, &problem, 40, |_, params| {
-                let cost = |metric: &str| Costs.expected(params, metric).unwrap();
-                let costs = [THROUGHPUT, PEAK_MEMORY].map(cost);
-                TrialState::Complete {
-                    metrics: [
-                        (THROUGHPUT, costs[0]),
-                        (PEAK_MEMORY, costs[1]),
-                        (LOSS, loss(params)),
-                        (LOSS_BEFORE, 8.5),
-                    ]
-                    .into(),
-                }
-            });
-            let losses = history.iter().map(|trial| loss(&trial.params));
-            let best = losses.fold(f64::INFINITY, f64::min);
+            let best = least(&drive(&mut sampler, &problem, 40, |_, params| trained(params)));
             if best > 1.02 * BEST {
                 misses.push((seed, best));
             }
         }
         // Of 60 seeds one misses it.
         assert!(misses.len() <= 1, "{misses:?}");
+    }
+
+    #[test]
+    fn a_few_trainings_behind_a_usual_setting_are_enough() {
+        let problem = like_quickstart();
+        for (rank, batch, rate) in [(4i64, 32i64, 8.6e-3), (16, 16, 4.3e-3)] {
+            let usual = Params::from([
+                ("rank".to_owned(), rank.into()),
+                ("target_modules".to_owned(), "all-linear".into()),
+                ("learning_rate".to_owned(), rate.into()),
+                ("global_batch".to_owned(), batch.into()),
+                ("optimizer".to_owned(), "adamw".into()),
+            ]);
+            for seed in 10..16 {
+                let mut sampler = Bayes::new(seed).with_prior(Arc::new(Costs));
+                let mut history = vec![trial(0, usual.clone(), trained(&usual))];
+                while history.len() < 8 {
+                    let params = sampler.ask(&problem, &history).unwrap();
+                    history.push(trial(history.len(), params.clone(), trained(&params)));
+                }
+                let best = least(&history);
+                assert!(best <= 1.02 * BEST, "rank {rank}, seed {seed}: {best}");
+            }
+        }
     }
 }

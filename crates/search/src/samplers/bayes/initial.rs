@@ -1,19 +1,23 @@
 //! The trials before the first model: the middle of the space, then the Sobol sequence, each with the fastest of the values
-//! that are expected to learn alike.
+//! that are expected to learn alike. With a prior for the costs, the first one is followed by steps towards what learns more,
+//! for as long as they pay: where there is time for eight trainings, one at random is a training less.
 //!
 //! Design note: choosing among further Sobol points the one farthest from what had failed was tried; it lowered neither the
 //! failures nor the time to a front.
 
+use super::step::learns_more;
 use crate::encode::{Axis, Encoding};
 use crate::seeded::Tried;
 use crate::sobol::{initial_design, sobol_point};
-use crate::{Prior, Problem};
+use crate::{NEAR_BEST_LOSS, Prior, Problem};
 use peft_tune_core::objective::{LOSS, THROUGHPUT, counted_as};
 use peft_tune_core::space::{Distribution, SearchSpace};
 use peft_tune_core::study::{Params, Trial, TrialNumber, TrialState};
 
 /// Points of the design that are skipped, certain to fail, before one of them is taken after all.
 const MOST_PASSED: usize = 256;
+/// Steps towards what learns more that may follow each other.
+const MOST_STEPS: usize = 3;
 
 /// The next setting of the design that is not certain to fail, or the first one where all looked at are; `None` where a
 /// discrete space is used up.
@@ -39,6 +43,28 @@ pub(super) fn initial(problem: &Problem, seed: u64, history: &[Trial], prior: Op
         next = point_of_design(problem, seed, &passed);
     }
     Some(first)
+}
+
+/// The setting a step beyond the last training towards what learns more: behind a study's first training, and for as long as
+/// such steps lower the loss. `None` behind another history, where no loss is searched, and where the setting cannot be tried.
+pub(super) fn stronger_than_last(problem: &Problem, prior: &dyn Prior, history: &[Trial]) -> Option<Params> {
+    let has_loss = problem.objectives.iter().any(|objective| objective.metric == LOSS);
+    let (last, before) = history.split_last()?;
+    if !has_loss || before.len() >= MOST_STEPS {
+        return None;
+    }
+    let loss = |trial: &Trial| match &trial.state {
+        TrialState::Complete { metrics } => metrics.value(LOSS),
+        _ => None,
+    };
+    let own = loss(last)?;
+    let is_lower = |other: &Trial| loss(other).is_some_and(|other| own < other - NEAR_BEST_LOSS * other.abs());
+    let stronger = before
+        .iter()
+        .all(is_lower)
+        .then(|| learns_more(problem, &last.params))??;
+    let stronger = fastest_alike(problem, prior, &stronger);
+    (prior.impossible(&stronger).is_none() && !Tried::new(history).contains(&stronger)).then_some(stronger)
 }
 
 /// A setting with the fastest of the values that are expected to learn as its own do: a first training that is slow for no

@@ -26,6 +26,7 @@ mod proposal;
 mod propose;
 mod sampler;
 mod score;
+mod step;
 mod surrogates;
 mod trainings;
 

@@ -28,6 +28,19 @@ pub struct Proposal {
     pub tests_predictions: bool,
 }
 
+impl Proposal {
+    /// A setting of the initial design, of which nothing is expected yet.
+    pub(super) fn of_design(params: Params) -> Self {
+        Self {
+            params,
+            log_acquisition: None,
+            expected_improvement: None,
+            predicted: Vec::new(),
+            tests_predictions: false,
+        }
+    }
+}
+
 impl Predicted {
     /// The prediction of an objective's value.
     pub(super) fn of(objective: &Objective, marginal: &Marginal) -> Self {

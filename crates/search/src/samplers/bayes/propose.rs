@@ -5,7 +5,7 @@ use super::aim::Aim;
 use super::candidates::Candidates;
 use super::earlier::first_setting;
 use super::fair_comparison;
-use super::initial::initial;
+use super::initial::{initial, stronger_than_last};
 use super::maximise::{Search, good_points};
 use super::model::Model;
 use super::neighbourhood::Neighbourhood;
@@ -33,6 +33,9 @@ impl Bayes {
         history: &[Trial],
         others: &[Params],
     ) -> Option<(Proposal, Vec<CandidateScore>)> {
+        if let Some(proposal) = self.stronger(problem, history) {
+            return Some((proposal, Vec::new()));
+        }
         let without_model = || Some((self.initial(problem, history)?, Vec::new()));
         if self.is_initial(history) {
             return without_model();
@@ -137,14 +140,18 @@ impl Bayes {
 
     /// A setting of the initial design.
     fn initial(&self, problem: &Problem, history: &[Trial]) -> Option<Proposal> {
-        Some(Proposal {
-            params: first_setting(problem, &self.earlier, history)
-                .or_else(|| initial(problem, self.seed, history, self.prior.as_deref()))?,
-            log_acquisition: None,
-            expected_improvement: None,
-            predicted: Vec::new(),
-            tests_predictions: false,
-        })
+        let params = first_setting(problem, &self.earlier, history)
+            .or_else(|| initial(problem, self.seed, history, self.prior.as_deref()))?;
+        Some(Proposal::of_design(params))
+    }
+
+    /// A step of a study's start towards what learns more, where nobody said how many settings the initial design has.
+    fn stronger(&self, problem: &Problem, history: &[Trial]) -> Option<Proposal> {
+        let prior = self
+            .prior
+            .as_deref()
+            .filter(|_| self.initial.is_none() && self.earlier.is_empty())?;
+        stronger_than_last(problem, prior, history).map(Proposal::of_design)
     }
 }
 

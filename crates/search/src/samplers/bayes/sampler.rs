@@ -12,8 +12,8 @@ use peft_tune_core::study::{Params, Trial, TrialState};
 const INITIAL: usize = 6;
 
 /// Trials before the first model with a prior, which leaves the loss alone to be learned: the first training, which
-/// usually is what people would have used, and one that makes it a model. What further trials at random teach, steps
-/// from the best one teach sooner.
+/// usually is what people would have used, and one that makes it a model, a step towards what learns more where there is one.
+/// What further trials at random teach, steps from the best one teach sooner.
 pub(super) const INITIAL_WITH_PRIOR: usize = 2;
 
 /// Proposes the setting with the highest expected hypervolume improvement.
@@ -21,7 +21,7 @@ pub(super) const INITIAL_WITH_PRIOR: usize = 2;
 pub struct Bayes {
     pub(super) seed: u64,
     /// Trials before the first model, where it is said.
-    initial: Option<usize>,
+    pub(super) initial: Option<usize>,
     pub(super) prior: Option<Arc<dyn Prior>>,
     /// Metric that says what a trial costs.
     pub(super) cost: Option<String>,
