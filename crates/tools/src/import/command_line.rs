@@ -1,9 +1,12 @@
 //! Commands of a shell that start a training: what they start, and its options.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::one_line::on_one_line;
+use super::shell::{Word, commands_of};
 use crate::known_keys::is_off;
 
 /// Programs whose first word says what they are to do.
@@ -27,15 +30,16 @@ pub(crate) struct CommandLine {
     pub options: Map<String, Value>,
     /// File that the program reads its settings from.
     pub config: Option<String>,
-    /// Lines on options of the launcher that change memory and speed, with what to do.
+    /// Keys whose values have expansions in them that the script does not say.
+    pub unsaid: BTreeSet<String>,
+    /// Lines on options of the launcher that change memory and speed and on words that the script does not say, with what to do.
     pub notes: Vec<String>,
 }
 
 impl CommandLine {
     /// The commands of a shell script, as far as they have options or a file of them.
     pub(crate) fn all(text: &str) -> Vec<Self> {
-        let commands = Words::default().commands(text);
-        commands.iter().filter_map(|words| Self::of(words)).collect()
+        commands_of(text).iter().filter_map(|words| Self::of(words)).collect()
     }
 
     /// The command that a file's heading says it is started by.
@@ -45,7 +49,8 @@ impl CommandLine {
         commands.find(|command| command.options.contains_key("config"))
     }
 
-    fn of(words: &[String]) -> Option<Self> {
+    fn of(all: &[Word]) -> Option<Self> {
+        let Words { words, is_said, notes } = Words::of(all);
         let is_option = |word: &String| name_of(word).is_some();
         let tool = words.iter().position(|word| TOOLS.contains(&file_name(word)));
         let script = || words.iter().position(|word| word.ends_with(".py"));
@@ -66,15 +71,77 @@ impl CommandLine {
                 None,
             ),
         };
-        let options = options_of(own.unwrap_or(words));
+        let options = options_of(own.unwrap_or(&words));
         let config = own.and_then(|own| config_of(own, &options));
-        (!options.is_empty() || config.is_some()).then_some(Self {
+        let at = at.unwrap_or(0);
+        let of_launcher = notes_of(words.get(..at).unwrap_or_default());
+        (!options.is_empty() || config.is_some()).then(|| Self {
             started,
+            unsaid: unsaid(words.iter().zip(is_said).skip(at)),
             options,
             config,
-            notes: notes_of(words.get(..at.unwrap_or(0)).unwrap_or_default()),
+            notes: [of_launcher, notes].concat(),
         })
     }
+}
+
+/// Words of a command, without those that may be any number of options.
+struct Words {
+    words: Vec<String>,
+    /// Whether the script says all of each word.
+    is_said: Vec<bool>,
+    /// Lines on what is read of them and what is not.
+    notes: Vec<String>,
+}
+
+impl Words {
+    fn of(all: &[Word]) -> Self {
+        let mut words: Vec<String> = Vec::new();
+        let mut is_said = Vec::new();
+        let mut left_out = BTreeSet::new();
+        for word in all {
+            let last = words.last().and_then(|last| name_of(last));
+            let is_value = last.is_some_and(|(_, own)| own.is_none());
+            // What the script does not say behind a value, or without an option, may say options.
+            if word.is_unsaid_list() || word.is_unsaid() && !is_value && !words.is_empty() {
+                left_out.insert(on_one_line(&word.text()));
+                continue;
+            }
+            words.push(word.text());
+            is_said.push(word.is_said());
+        }
+        let defaults: BTreeSet<String> = all.iter().flat_map(Word::defaults).map(on_one_line).collect();
+        let of_left_out = told(
+            left_out,
+            "what stands there is not known and not read; write it in its place",
+        );
+        let of_defaults = told(
+            defaults,
+            "what the script takes there where it is given nothing else is read",
+        );
+        Self {
+            words,
+            is_said,
+            notes: of_left_out.into_iter().chain(of_defaults).collect(),
+        }
+    }
+}
+
+/// A line on expansions; `None` where there are none.
+fn told(expansions: BTreeSet<String>, what: &str) -> Option<String> {
+    let all: Vec<String> = expansions.into_iter().collect();
+    (!all.is_empty()).then(|| format!("`{}`: {what}", all.join("`, `")))
+}
+
+/// Keys of options whose words the script does not say in whole.
+fn unsaid<'w>(words: impl Iterator<Item = (&'w String, bool)>) -> BTreeSet<String> {
+    let mut keys = BTreeSet::new();
+    let mut key = None;
+    for (word, is_said) in words {
+        key = name_of(word).map(|(name, _)| name.replace('-', "_")).or(key);
+        keys.extend(key.clone().filter(|_| !is_said));
+    }
+    keys
 }
 
 /// What a launcher says of devices, by its words.
@@ -113,7 +180,7 @@ fn config_of(words: &[String], options: &Map<String, Value>) -> Option<String> {
     // Settings stand behind the name for torchtune, whose configs have names of their own.
     let named = named.and_then(|names| names.split(',').next());
     let is_of_torchtune = words.first().is_some_and(|word| file_name(word) == "tune");
-    let named = named.filter(|name| is_of_torchtune || is_file(name));
+    let named = named.filter(|name| is_of_torchtune || is_file(name) || name.contains('$'));
     let told = words.iter().skip(1).take_while(|word| name_of(word).is_none());
     let mut told = told.map(String::as_str);
     named.or_else(|| told.find(is_file)).map(str::to_owned)
@@ -202,101 +269,54 @@ fn value_of(word: &str) -> Value {
     }
 }
 
-/// Words of commands as a shell splits them: quotes, comments, lines that go on, and the signs behind which another command begins.
-#[derive(Default)]
-struct Words {
-    commands: Vec<Vec<String>>,
-    words: Vec<String>,
-    word: Option<String>,
-    quote: Option<char>,
-    /// Brackets of commands within the word, which are taken as they stand.
-    depth: usize,
-}
-
-impl Words {
-    fn commands(mut self, text: &str) -> Vec<Vec<String>> {
-        let mut rest = text;
-        while let Some(letter) = rest.chars().next() {
-            rest = self.take(letter, &rest[letter.len_utf8()..]);
-        }
-        self.end_command();
-        self.commands
-    }
-
-    /// Takes a letter; gives what is left to read.
-    fn take<'t>(&mut self, letter: char, rest: &'t str) -> &'t str {
-        match (self.quote, letter) {
-            (Some(own), letter) if own == letter => self.quote = None,
-            (Some('\''), letter) => self.push(letter),
-            (_, '\\') => return self.escaped(rest),
-            (Some(_), letter) => self.push(letter),
-            (None, '(') if self.depth > 0 || self.word.as_ref().is_some_and(|word| word.ends_with('$')) => {
-                self.depth += 1;
-                self.push(letter);
-            }
-            (None, ')') if self.depth > 0 => {
-                self.depth -= 1;
-                self.push(letter);
-            }
-            (None, letter) if self.depth > 0 => self.push(letter),
-            (None, '\'' | '"') => {
-                self.quote = Some(letter);
-                self.word.get_or_insert_default();
-            }
-            (None, '#') if self.word.is_none() => return &rest[rest.find('\n').unwrap_or(rest.len())..],
-            // An option on a line of its own belongs to the command before it.
-            (None, '\n') if !rest.trim_start().starts_with("--") => self.end_command(),
-            (None, ';' | '|' | '&') => self.end_command(),
-            (None, '<' | '>') => {
-                // The number of a stream is no word.
-                self.word
-                    .take_if(|word| word.chars().all(|digit| digit.is_ascii_digit()));
-                self.end_command();
-                return &rest[rest.find(['\n', ';', '|', '&']).unwrap_or(rest.len())..];
-            }
-            (None, letter) if letter.is_whitespace() => self.end_word(),
-            (None, letter) => self.push(letter),
-        }
-        rest
-    }
-
-    /// Takes what stands behind a backslash: nothing of the end of a line.
-    fn escaped<'t>(&mut self, rest: &'t str) -> &'t str {
-        let Some(letter) = rest.chars().next() else { return rest };
-        let behind = &rest[letter.len_utf8()..];
-        match letter {
-            '\n' => return behind,
-            '\r' => return behind.strip_prefix('\n').unwrap_or(behind),
-            '"' | '\\' | '$' | '`' => {}
-            _ if self.quote.is_some() => self.push('\\'),
-            _ => {}
-        }
-        self.push(letter);
-        behind
-    }
-
-    fn push(&mut self, letter: char) {
-        self.word.get_or_insert_default().push(letter);
-    }
-
-    fn end_word(&mut self) {
-        self.words.extend(self.word.take());
-    }
-
-    fn end_command(&mut self) {
-        self.end_word();
-        if !self.words.is_empty() {
-            self.commands.push(std::mem::take(&mut self.words));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn variables_of_the_script_are_their_values() {
+        let text = "LR=1e-4\nBATCH=${1:-8}\nexport NAME=\"it's me\"\nARGS=(--lora_r 16 --bf16)\nMORE=\"--packing --seed 3\"\n\
+                    trl sft --learning_rate $LR --per_device_train_batch_size ${BATCH} --run_name \"$NAME\" \\\n  \
+                    \"${ARGS[@]}\" $MORE --max_length $((BATCH * 64)) \"$@\"\n";
+        let line = one(text);
+        let expected = json!({
+            "learning_rate": "1e-4", "per_device_train_batch_size": "8", "run_name": "it's me", "lora_r": "16", "bf16": true,
+            "packing": true, "seed": "3", "max_length": "512",
+        });
+        assert_eq!(Value::Object(line.options), expected);
+        assert!(line.unsaid.is_empty(), "{:?}", line.unsaid);
+        assert_eq!(line.notes.len(), 2, "{:?}", line.notes);
+        assert!(
+            line.notes[0].starts_with("`$@`: what stands there is not known"),
+            "{:?}",
+            line.notes
+        );
+        assert!(
+            line.notes[1].starts_with("`$((BATCH * 64))`, `${1:-8}`: what the script takes"),
+            "{:?}",
+            line.notes
+        );
+    }
+
+    #[test]
+    fn what_the_script_does_not_say_is_told_by_key() {
+        let text = "OUT=$HOME/out\nfor LR in 1e-4 2e-4; do\n  $PYTHON train.py --learning-rate $LR --output_dir $OUT \\\n    \
+                    --lora_r 8 $MORE --seed=$1 \"$@\" --beta 0.1\ndone\n";
+        let line = one(text);
+        let expected = json!({
+            "learning_rate": "$LR", "output_dir": "$HOME/out", "lora_r": "8", "seed": "$1", "beta": "0.1",
+        });
+        assert_eq!(Value::Object(line.options), expected);
+        let unsaid: Vec<&str> = line.unsaid.iter().map(String::as_str).collect();
+        assert_eq!(unsaid, ["learning_rate", "output_dir", "seed"]);
+        assert_eq!(line.notes.len(), 1, "{:?}", line.notes);
+        assert!(line.notes[0].starts_with("`$@`, `$MORE`: "), "{:?}", line.notes);
+        let file = one("trl sft --config $CONFIG --learning_rate 1e-4");
+        assert_eq!(file.config.as_deref(), Some("$CONFIG"));
+    }
 
     fn one(text: &str) -> CommandLine {
         let all = CommandLine::all(text);
@@ -421,7 +441,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_too_odd(text in "[-# \\\\\n\"'$()|&;<>=a-c.é]{0,60}") {
+        fn no_text_is_too_odd(text in "[-# \\\\\n\"'$(){}@`|&;<>=+a-c.é]{0,60}") {
             CommandLine::all(&text);
             CommandLine::in_comments(&text);
         }

@@ -26,6 +26,7 @@ mod script_options;
 mod script_rows;
 mod settings_file;
 mod sharing;
+mod shell;
 pub(super) mod tables;
 mod task;
 mod task_row;
