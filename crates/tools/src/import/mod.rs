@@ -37,7 +37,7 @@ mod uncut;
 
 pub use error::StackFileError;
 pub(super) use file_keys::Keys;
-pub use imported::{AskedLater, Imported};
+pub use imported::{AskedLater, Imported, WarmupCount};
 pub(super) use one_line::on_one_line;
 pub use read::{parse_changed, parse_recipe, read_recipe};
 pub(super) use reader::Reader;
