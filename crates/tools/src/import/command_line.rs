@@ -1,19 +1,14 @@
 //! Commands of a shell that start a training: what they start, and its options.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::command_options::{name_of, options_of};
 use super::one_line::on_one_line;
+use super::program::{Program, file_name};
 use super::shell::{Word, commands_of};
 use crate::known_keys::is_off;
-
-/// Programs whose first word says what they are to do.
-const TOOLS: [&str; 4] = ["trl", "llamafactory-cli", "axolotl", "tune"];
-
-/// Packages whose modules under `cli` are what their command is told to do.
-const PACKAGES: [&str; 1] = ["swift"];
 
 /// Options of launchers that say how many devices there are.
 const COUNTS: [&str; 3] = ["num_processes", "nproc_per_node", "num_gpus"];
@@ -51,30 +46,14 @@ impl CommandLine {
 
     fn of(all: &[Word]) -> Option<Self> {
         let Words { words, is_said, notes } = Words::of(all);
-        let is_option = |word: &String| name_of(word).is_some();
-        let tool = words.iter().position(|word| TOOLS.contains(&file_name(word)));
-        let script = || words.iter().position(|word| word.ends_with(".py"));
-        let module = || words.iter().rposition(|word| word == "-m").map(|at| at + 1);
-        let at = tool.or_else(|| script().or_else(module));
-        let (started, own) = match (tool, at) {
-            (Some(at), _) => {
-                let told = words[at..].iter().take(2).take_while(|word| !is_option(word));
-                let told: Vec<String> = told.map(|word| file_name(word).to_owned()).collect();
-                (told, Some(&words[at..]))
-            }
-            (None, Some(at)) => {
-                let names = words.get(at).map(|word| script_names(word)).unwrap_or_default();
-                (names, Some(words.get(at..).unwrap_or_default()))
-            }
-            (None, None) => (
-                words.iter().take_while(|word| !is_option(word)).cloned().collect(),
-                None,
-            ),
-        };
-        let options = options_of(own.unwrap_or(&words));
-        let config = own.and_then(|own| config_of(own, &options));
-        let at = at.unwrap_or(0);
+        let program = Program::of(&words);
+        let at = program.as_ref().map_or(0, |program| program.at);
+        let own = words.get(at..).unwrap_or_default();
+        let options = options_of(own);
+        let config = program.as_ref().and_then(|_| config_of(own, &options));
         let of_launcher = notes_of(words.get(..at).unwrap_or_default());
+        let names = || words.iter().take_while(|word| name_of(word).is_none()).cloned();
+        let started = program.map_or_else(|| names().collect(), |program| program.names);
         (!options.is_empty() || config.is_some()).then(|| Self {
             started,
             unsaid: unsaid(words.iter().zip(is_said).skip(at)),
@@ -186,89 +165,6 @@ fn config_of(words: &[String], options: &Map<String, Value>) -> Option<String> {
     named.or_else(|| told.find(is_file)).map(str::to_owned)
 }
 
-/// The name of an option, with the value that stands in the same word.
-fn name_of(word: &str) -> Option<(&str, Option<&str>)> {
-    let option = word.strip_prefix("--")?;
-    let (name, value) = match option.split_once('=') {
-        Some((name, value)) => (name, Some(value)),
-        None => (option, None),
-    };
-    let is_name = name.starts_with(|first: char| first.is_alphabetic() || first == '_');
-    is_name.then_some((name, value))
-}
-
-fn file_name(word: &str) -> &str {
-    word.rsplit('/').next().unwrap_or(word)
-}
-
-/// The name of a script or a module, behind its package where that has it as a command: `swift.cli.sft` is `swift sft`.
-fn script_names(word: &str) -> Vec<String> {
-    let mut folders = word.split(['/', '.']).skip_while(|part| !PACKAGES.contains(part));
-    let package = folders.next().filter(|_| folders.next() == Some("cli"));
-    let names = package.into_iter().chain([script_name(word)]);
-    names.map(str::to_owned).collect()
-}
-
-/// The name of a script without its ending, or of a module without the package that it lies in.
-fn script_name(word: &str) -> &str {
-    let name = Path::new(word)
-        .file_stem()
-        .and_then(|name| name.to_str())
-        .unwrap_or(word);
-    match word.ends_with(".py") {
-        true => name,
-        false => word.rsplit('.').next().unwrap_or(word),
-    }
-}
-
-/// Options by name: what stands in the same word, the words up to the next option with commas between them, or true.
-fn options_of(words: &[String]) -> Map<String, Value> {
-    let mut all = Map::new();
-    for (at, word) in words.iter().enumerate() {
-        let Some((name, own)) = name_of(word) else { continue };
-        let value = match own {
-            Some(own) => value_of(own),
-            None => {
-                let values = words[at + 1..].iter().take_while(|word| name_of(word).is_none());
-                let values: Vec<&str> = values.map(String::as_str).collect();
-                match values.as_slice() {
-                    [] => Value::Bool(true),
-                    [one] => value_of(one),
-                    many => {
-                        let bare = many.iter().map(|word| word.trim_matches(['[', ']', ',']));
-                        Value::String(bare.collect::<Vec<_>>().join(","))
-                    }
-                }
-            }
-        };
-        let (key, value) = key_of(name, value);
-        all.insert(key, value);
-    }
-    all
-}
-
-/// The key of an option with its value, as transformers' parser has them: dashes are underscores, and `--no_packing` alone is
-/// `packing: false`.
-fn key_of(name: &str, value: Value) -> (String, Value) {
-    let name = name.replace('-', "_");
-    let is_bare = value == Value::Bool(true);
-    // That one is a key of its own.
-    let flag = name.strip_prefix("no_").filter(|flag| is_bare && *flag != "cuda");
-    match flag.map(str::to_owned) {
-        Some(flag) => (flag, Value::Bool(false)),
-        None => (name, value),
-    }
-}
-
-/// A word as a value: a map or a list where it is one of JSON, else the text.
-fn value_of(word: &str) -> Value {
-    let parsed = word.starts_with(['{', '[']).then(|| serde_json::from_str(word));
-    match parsed {
-        Some(Ok(value)) => value,
-        _ => Value::String(word.trim_matches(['[', ']']).to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -354,6 +250,10 @@ mod tests {
             ),
             ("python swift/train.py --lora_rank 8", "train"),
             ("--lora_r 4", ""),
+            (
+                "swift sft --model m --external_plugins plugin.py --lora_rank 8",
+                "swift sft",
+            ),
         ] {
             assert_eq!(one(text).started.join(" "), started, "{text}");
         }
