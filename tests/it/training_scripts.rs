@@ -216,6 +216,16 @@ const CASES: &[Case] = &[
         &["trl_collated.py:12: how `collate` puts rows together is code"],
     ),
     case(
+        "trl_collated_in_part.py",
+        &[("tool", "trl"), ("learning_rate", "3e-4")],
+        &["trl_collated_in_part.py:14: how `partial(collate, tokenizer=tokenizer)` puts rows together is code"],
+    ),
+    case(
+        "trl_collated_by_class.py",
+        &[("tool", "trl"), ("learning_rate", "3e-4")],
+        &["trl_collated_by_class.py:12: how `collator` puts rows together is code"],
+    ),
+    case(
         "trl_adapter_elsewhere.py",
         &[("tool", "trl"), ("rank", "8"), ("learning_rate", "3e-4")],
         &["trl_adapter_elsewhere.py:9: what is said of the adapter of `model` cannot be evaluated"],
@@ -603,6 +613,18 @@ const REFUSED: &[(&str, &[&str])] = &[
     (
         "refused_collator.py",
         &["refused_collator.py:8", "`UnslothVisionDataCollator` collates images"],
+    ),
+    (
+        "refused_own_collator.py",
+        &["refused_own_collator.py:13", "`Frames` collates images"],
+    ),
+    (
+        "refused_own_sounds.py",
+        &["refused_own_sounds.py:17", "`Sounds` collates images or sound"],
+    ),
+    (
+        "refused_swift.py",
+        &["refused_swift.py:11", "`swift.Trainer` is none of the trainers"],
     ),
     (
         "refused_sound.py",
