@@ -226,6 +226,11 @@ const CASES: &[Case] = &[
         &["trl_collated_by_class.py:12: how `collator` puts rows together is code"],
     ),
     case(
+        "trl_waits.py",
+        &[("tool", "trl"), ("rank", "8"), ("learning_rate", "3e-4")],
+        &[],
+    ),
+    case(
         "trl_adapter_elsewhere.py",
         &[("tool", "trl"), ("rank", "8"), ("learning_rate", "3e-4")],
         &["trl_adapter_elsewhere.py:9: what is said of the adapter of `model` cannot be evaluated"],
