@@ -154,8 +154,9 @@ const CASES: &[Case] = &[
     ),
     case(
         "unsloth_vllm.py",
-        &[("rank", "8"), ("sequence_length", "256")],
+        &[("rank", "8"), ("sequence_length", "256"), ("precision", "bf16")],
         &[
+            "`load_in_fp8: block` is not carried over: weights are in FP8 there",
             "`fast_inference: true` is not carried over: vLLM lies beside the model there",
             "`resize_model_vocab: 40000` is not carried over: the embedding gets another size there",
         ],
