@@ -499,11 +499,12 @@ gradient_checkpointing: every_2
 training: {length: {tokens: 1M}, seed: 1, evaluate_every: 100}
 ";
 
-const STACKS: [&str; 4] = [
+const STACKS: [&str; 5] = [
     "model_name_or_path: m\nuse_peft: true\nlora_r: 8\nlora_target_modules: [q_proj, v_proj]\nload_in_4bit: true\nmax_length: 512\n",
     "base_model: m\nadapter: qlora\nlora_r: 32\nlora_target_linear: true\nmicro_batch_size: 2\nsequence_len: 4096\nplugins: [a.b]\n",
     "model:\n  _component_: torchtune.models.llama3_1.qlora_llama3_1_8b\n  lora_rank: 16\nbatch_size: 2\ntokenizer:\n  max_seq_len: 1024\n",
     "trl sft --model_name_or_path m --use_peft --lora_r 4 --per_device_train_batch_size=3\n",
+    "LR=${1:-1e-4}\nARGS=(--lora_r $((2 * 4)))\nif [ -f f ]; then LR=1; fi\ncat <<EOF\n$LR\nEOF\ntrl sft --learning_rate $LR \"${ARGS[@]}\" \"$@\"\n",
 ];
 
 const TEMPLATES: [&str; 3] = [

@@ -363,6 +363,22 @@ fn a_warm_up_is_written_as_every_version_of_axolotl_takes_it() {
         let mut warnings = exported.warnings.iter();
         assert_eq!(warnings.any(|one| one.field == "schedule.warmup"), is_told, "{text}");
     }
+    // A share, where nobody knows of how many steps: axolotl rounds it down.
+    (recipe.training.length, recipe.schedule.warmup) = (TrainingLength::Epochs(1.0), 0.05);
+    let qwen2 = architecture("qwen2");
+    let known = Known {
+        architecture: Some(&qwen2),
+        ..Known::default()
+    };
+    let folder = folder.path().join("share");
+    let exported = export_over(&recipe, ExportFormat::Tool(Tool::Axolotl), &folder, known, false).unwrap();
+    let text = std::fs::read_to_string(&exported.files[0]).unwrap();
+    assert!(text.contains("warmup_ratio: 0.05\n"), "{text}");
+    let mut warnings = exported.warnings.iter();
+    assert!(
+        warnings.any(|one| one.message.contains("whole steps of a share")),
+        "{text}"
+    );
 }
 
 #[test]

@@ -154,8 +154,9 @@ const CASES: &[Case] = &[
     ),
     case(
         "unsloth_vllm.py",
-        &[("rank", "8"), ("sequence_length", "256")],
+        &[("rank", "8"), ("sequence_length", "256"), ("precision", "bf16")],
         &[
+            "`load_in_fp8: block` is not carried over: weights are in FP8 there",
             "`fast_inference: true` is not carried over: vLLM lies beside the model there",
             "`resize_model_vocab: 40000` is not carried over: the embedding gets another size there",
         ],
@@ -214,6 +215,21 @@ const CASES: &[Case] = &[
         "trl_collated.py",
         &[("tool", "trl"), ("learning_rate", "3e-4")],
         &["trl_collated.py:12: how `collate` puts rows together is code"],
+    ),
+    case(
+        "trl_collated_in_part.py",
+        &[("tool", "trl"), ("learning_rate", "3e-4")],
+        &["trl_collated_in_part.py:14: how `partial(collate, tokenizer=tokenizer)` puts rows together is code"],
+    ),
+    case(
+        "trl_collated_by_class.py",
+        &[("tool", "trl"), ("learning_rate", "3e-4")],
+        &["trl_collated_by_class.py:12: how `collator` puts rows together is code"],
+    ),
+    case(
+        "trl_waits.py",
+        &[("tool", "trl"), ("rank", "8"), ("learning_rate", "3e-4")],
+        &[],
     ),
     case(
         "trl_adapter_elsewhere.py",
@@ -603,6 +619,18 @@ const REFUSED: &[(&str, &[&str])] = &[
     (
         "refused_collator.py",
         &["refused_collator.py:8", "`UnslothVisionDataCollator` collates images"],
+    ),
+    (
+        "refused_own_collator.py",
+        &["refused_own_collator.py:13", "`Frames` collates images"],
+    ),
+    (
+        "refused_own_sounds.py",
+        &["refused_own_sounds.py:17", "`Sounds` collates images or sound"],
+    ),
+    (
+        "refused_swift.py",
+        &["refused_swift.py:11", "`swift.Trainer` is none of the trainers"],
     ),
     (
         "refused_sound.py",

@@ -272,22 +272,25 @@ fn batch(draft: &mut Draft<'_>) {
     sharding(draft);
 }
 
-/// The warm-up as every version takes it: those from 0.10 to 0.12 take 0 steps for nothing said, and so for 3% of all, and from
-/// 0.5 on one step becomes two.
+/// The warm-up as every version takes it: those from 0.10 to 0.12 take 0 steps for nothing said, and so for 3% of all, from 0.5 on
+/// one step becomes two, and a share is told, of which all take the whole steps.
 fn with_warmup(draft: &mut Draft<'_>, mut words: Vec<Word>) -> Vec<Word> {
-    let Some((key, value)) = words.iter_mut().find(|(key, _)| *key == "warmup_steps") else {
-        return words;
-    };
-    match value.as_u64() {
-        Some(0) => (*key, *value) = ("warmup_ratio", json!(NO_WARMUP)),
-        Some(1) => {
-            *value = json!(2);
-            draft.warn(
+    for (key, value) in &mut words {
+        match (*key, value.as_u64()) {
+            ("warmup_steps", Some(0)) => (*key, *value) = ("warmup_ratio", json!(NO_WARMUP)),
+            ("warmup_steps", Some(1)) => {
+                *value = json!(2);
+                draft.warn(
+                    "schedule.warmup",
+                    "axolotl takes two steps to warm up where one is asked for",
+                );
+            }
+            ("warmup_ratio", _) => draft.warn(
                 "schedule.warmup",
-                "axolotl takes two steps to warm up where one is asked for",
-            );
+                "axolotl warms up for the whole steps of a share, which may be one less than here; `warmup_steps` says them",
+            ),
+            _ => {}
         }
-        _ => {}
     }
     words
 }

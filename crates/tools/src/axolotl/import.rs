@@ -8,7 +8,9 @@ use super::keys::NO_WARMUP;
 use super::memory;
 use crate::Tool;
 use crate::import::data::{hub_set, located, rename};
-use crate::import::{Keys, Reader, StackFileError, adapter, adapter_start, precision, preference, trainer};
+use crate::import::{
+    Keys, Reader, StackFileError, WarmupCount, adapter, adapter_start, precision, preference, trainer,
+};
 use peft_tune_core::recipe::{
     DataFormat, DataSettings, HeldOut, LongRows, LossOn, ScheduleKind, TargetModules, TargetPreset, TemplateTargets,
 };
@@ -151,24 +153,31 @@ fn course(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     warmup(reader)
 }
 
-/// The warm-up as axolotl takes it: of one step it makes two, and where neither key says one it takes 3% of the steps, or 100
-/// where that is less.
+/// Steps that axolotl takes to warm up where they would be fewer, but not none.
+const FEWEST_WARMUP_STEPS: u64 = 2;
+
+/// The warm-up as axolotl takes it: of one step it makes two, of a share the whole steps, and where neither key says one it takes 3% of
+/// the steps, or 100 where that is less (`core/builders/base.py`).
 fn warmup(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     let keys = reader.keys;
     let said = reader.recipe.schedule.warmup;
     if said == 1.0 {
-        reader.recipe.schedule.warmup = 2.0;
+        reader.recipe.schedule.warmup = FEWEST_WARMUP_STEPS as f64;
     } else if said <= NO_WARMUP {
         reader.recipe.schedule.warmup = 0.0;
     }
     // The Trainer's schedule of that name has none.
     let has_none = keys.text("lr_scheduler")?.as_deref() == Some("constant");
-    if keys.has("warmup_steps") || keys.has("warmup_ratio") || has_none {
-        return Ok(());
+    let is_said = keys.has("warmup_steps") || keys.has("warmup_ratio") || has_none;
+    if !is_said {
+        reader.recipe.schedule.warmup = 0.03;
+        reader.said("warmup");
     }
-    reader.recipe.schedule.warmup = 0.03;
-    reader.said("warmup");
-    reader.later.most_warmup_steps = Some(100);
+    let share = reader.recipe.schedule.warmup;
+    reader.later.warmup = (share > 0.0 && share < 1.0).then_some(WarmupCount {
+        fewest: FEWEST_WARMUP_STEPS,
+        most: (!is_said).then_some(100),
+    });
     Ok(())
 }
 

@@ -1,16 +1,14 @@
 //! Commands of a shell that start a training: what they start, and its options.
 
-use std::path::Path;
+use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
+use super::command_options::{name_of, options_of};
+use super::one_line::on_one_line;
+use super::program::{Program, file_name};
+use super::shell::{Word, commands_of};
 use crate::known_keys::is_off;
-
-/// Programs whose first word says what they are to do.
-const TOOLS: [&str; 4] = ["trl", "llamafactory-cli", "axolotl", "tune"];
-
-/// Packages whose modules under `cli` are what their command is told to do.
-const PACKAGES: [&str; 1] = ["swift"];
 
 /// Options of launchers that say how many devices there are.
 const COUNTS: [&str; 3] = ["num_processes", "nproc_per_node", "num_gpus"];
@@ -27,15 +25,16 @@ pub(crate) struct CommandLine {
     pub options: Map<String, Value>,
     /// File that the program reads its settings from.
     pub config: Option<String>,
-    /// Lines on options of the launcher that change memory and speed, with what to do.
+    /// Keys whose values have expansions in them that the script does not say.
+    pub unsaid: BTreeSet<String>,
+    /// Lines on options of the launcher that change memory and speed and on words that the script does not say, with what to do.
     pub notes: Vec<String>,
 }
 
 impl CommandLine {
     /// The commands of a shell script, as far as they have options or a file of them.
     pub(crate) fn all(text: &str) -> Vec<Self> {
-        let commands = Words::default().commands(text);
-        commands.iter().filter_map(|words| Self::of(words)).collect()
+        commands_of(text).iter().filter_map(|words| Self::of(words)).collect()
     }
 
     /// The command that a file's heading says it is started by.
@@ -45,36 +44,83 @@ impl CommandLine {
         commands.find(|command| command.options.contains_key("config"))
     }
 
-    fn of(words: &[String]) -> Option<Self> {
-        let is_option = |word: &String| name_of(word).is_some();
-        let tool = words.iter().position(|word| TOOLS.contains(&file_name(word)));
-        let script = || words.iter().position(|word| word.ends_with(".py"));
-        let module = || words.iter().rposition(|word| word == "-m").map(|at| at + 1);
-        let at = tool.or_else(|| script().or_else(module));
-        let (started, own) = match (tool, at) {
-            (Some(at), _) => {
-                let told = words[at..].iter().take(2).take_while(|word| !is_option(word));
-                let told: Vec<String> = told.map(|word| file_name(word).to_owned()).collect();
-                (told, Some(&words[at..]))
-            }
-            (None, Some(at)) => {
-                let names = words.get(at).map(|word| script_names(word)).unwrap_or_default();
-                (names, Some(words.get(at..).unwrap_or_default()))
-            }
-            (None, None) => (
-                words.iter().take_while(|word| !is_option(word)).cloned().collect(),
-                None,
-            ),
-        };
-        let options = options_of(own.unwrap_or(words));
-        let config = own.and_then(|own| config_of(own, &options));
-        (!options.is_empty() || config.is_some()).then_some(Self {
+    fn of(all: &[Word]) -> Option<Self> {
+        let Words { words, is_said, notes } = Words::of(all);
+        let program = Program::of(&words);
+        let at = program.as_ref().map_or(0, |program| program.at);
+        let own = words.get(at..).unwrap_or_default();
+        let options = options_of(own);
+        let config = program.as_ref().and_then(|_| config_of(own, &options));
+        let of_launcher = notes_of(words.get(..at).unwrap_or_default());
+        let names = || words.iter().take_while(|word| name_of(word).is_none()).cloned();
+        let started = program.map_or_else(|| names().collect(), |program| program.names);
+        (!options.is_empty() || config.is_some()).then(|| Self {
             started,
+            unsaid: unsaid(words.iter().zip(is_said).skip(at)),
             options,
             config,
-            notes: notes_of(words.get(..at.unwrap_or(0)).unwrap_or_default()),
+            notes: [of_launcher, notes].concat(),
         })
     }
+}
+
+/// Words of a command, without those that may be any number of options.
+struct Words {
+    words: Vec<String>,
+    /// Whether the script says all of each word.
+    is_said: Vec<bool>,
+    /// Lines on what is read of them and what is not.
+    notes: Vec<String>,
+}
+
+impl Words {
+    fn of(all: &[Word]) -> Self {
+        let mut words: Vec<String> = Vec::new();
+        let mut is_said = Vec::new();
+        let mut left_out = BTreeSet::new();
+        for word in all {
+            let last = words.last().and_then(|last| name_of(last));
+            let is_value = last.is_some_and(|(_, own)| own.is_none());
+            // What the script does not say behind a value, or without an option, may say options.
+            if word.is_unsaid_list() || word.is_unsaid() && !is_value && !words.is_empty() {
+                left_out.insert(on_one_line(&word.text()));
+                continue;
+            }
+            words.push(word.text());
+            is_said.push(word.is_said());
+        }
+        let defaults: BTreeSet<String> = all.iter().flat_map(Word::defaults).map(on_one_line).collect();
+        let of_left_out = told(
+            left_out,
+            "what stands there is not known and not read; write it in its place",
+        );
+        let of_defaults = told(
+            defaults,
+            "what the script takes there where it is given nothing else is read",
+        );
+        Self {
+            words,
+            is_said,
+            notes: of_left_out.into_iter().chain(of_defaults).collect(),
+        }
+    }
+}
+
+/// A line on expansions; `None` where there are none.
+fn told(expansions: BTreeSet<String>, what: &str) -> Option<String> {
+    let all: Vec<String> = expansions.into_iter().collect();
+    (!all.is_empty()).then(|| format!("`{}`: {what}", all.join("`, `")))
+}
+
+/// Keys of options whose words the script does not say in whole.
+fn unsaid<'w>(words: impl Iterator<Item = (&'w String, bool)>) -> BTreeSet<String> {
+    let mut keys = BTreeSet::new();
+    let mut key = None;
+    for (word, is_said) in words {
+        key = name_of(word).map(|(name, _)| name.replace('-', "_")).or(key);
+        keys.extend(key.clone().filter(|_| !is_said));
+    }
+    keys
 }
 
 /// What a launcher says of devices, by its words.
@@ -113,182 +159,10 @@ fn config_of(words: &[String], options: &Map<String, Value>) -> Option<String> {
     // Settings stand behind the name for torchtune, whose configs have names of their own.
     let named = named.and_then(|names| names.split(',').next());
     let is_of_torchtune = words.first().is_some_and(|word| file_name(word) == "tune");
-    let named = named.filter(|name| is_of_torchtune || is_file(name));
+    let named = named.filter(|name| is_of_torchtune || is_file(name) || name.contains('$'));
     let told = words.iter().skip(1).take_while(|word| name_of(word).is_none());
     let mut told = told.map(String::as_str);
     named.or_else(|| told.find(is_file)).map(str::to_owned)
-}
-
-/// The name of an option, with the value that stands in the same word.
-fn name_of(word: &str) -> Option<(&str, Option<&str>)> {
-    let option = word.strip_prefix("--")?;
-    let (name, value) = match option.split_once('=') {
-        Some((name, value)) => (name, Some(value)),
-        None => (option, None),
-    };
-    let is_name = name.starts_with(|first: char| first.is_alphabetic() || first == '_');
-    is_name.then_some((name, value))
-}
-
-fn file_name(word: &str) -> &str {
-    word.rsplit('/').next().unwrap_or(word)
-}
-
-/// The name of a script or a module, behind its package where that has it as a command: `swift.cli.sft` is `swift sft`.
-fn script_names(word: &str) -> Vec<String> {
-    let mut folders = word.split(['/', '.']).skip_while(|part| !PACKAGES.contains(part));
-    let package = folders.next().filter(|_| folders.next() == Some("cli"));
-    let names = package.into_iter().chain([script_name(word)]);
-    names.map(str::to_owned).collect()
-}
-
-/// The name of a script without its ending, or of a module without the package that it lies in.
-fn script_name(word: &str) -> &str {
-    let name = Path::new(word)
-        .file_stem()
-        .and_then(|name| name.to_str())
-        .unwrap_or(word);
-    match word.ends_with(".py") {
-        true => name,
-        false => word.rsplit('.').next().unwrap_or(word),
-    }
-}
-
-/// Options by name: what stands in the same word, the words up to the next option with commas between them, or true.
-fn options_of(words: &[String]) -> Map<String, Value> {
-    let mut all = Map::new();
-    for (at, word) in words.iter().enumerate() {
-        let Some((name, own)) = name_of(word) else { continue };
-        let value = match own {
-            Some(own) => value_of(own),
-            None => {
-                let values = words[at + 1..].iter().take_while(|word| name_of(word).is_none());
-                let values: Vec<&str> = values.map(String::as_str).collect();
-                match values.as_slice() {
-                    [] => Value::Bool(true),
-                    [one] => value_of(one),
-                    many => {
-                        let bare = many.iter().map(|word| word.trim_matches(['[', ']', ',']));
-                        Value::String(bare.collect::<Vec<_>>().join(","))
-                    }
-                }
-            }
-        };
-        let (key, value) = key_of(name, value);
-        all.insert(key, value);
-    }
-    all
-}
-
-/// The key of an option with its value, as transformers' parser has them: dashes are underscores, and `--no_packing` alone is
-/// `packing: false`.
-fn key_of(name: &str, value: Value) -> (String, Value) {
-    let name = name.replace('-', "_");
-    let is_bare = value == Value::Bool(true);
-    // That one is a key of its own.
-    let flag = name.strip_prefix("no_").filter(|flag| is_bare && *flag != "cuda");
-    match flag.map(str::to_owned) {
-        Some(flag) => (flag, Value::Bool(false)),
-        None => (name, value),
-    }
-}
-
-/// A word as a value: a map or a list where it is one of JSON, else the text.
-fn value_of(word: &str) -> Value {
-    let parsed = word.starts_with(['{', '[']).then(|| serde_json::from_str(word));
-    match parsed {
-        Some(Ok(value)) => value,
-        _ => Value::String(word.trim_matches(['[', ']']).to_owned()),
-    }
-}
-
-/// Words of commands as a shell splits them: quotes, comments, lines that go on, and the signs behind which another command begins.
-#[derive(Default)]
-struct Words {
-    commands: Vec<Vec<String>>,
-    words: Vec<String>,
-    word: Option<String>,
-    quote: Option<char>,
-    /// Brackets of commands within the word, which are taken as they stand.
-    depth: usize,
-}
-
-impl Words {
-    fn commands(mut self, text: &str) -> Vec<Vec<String>> {
-        let mut rest = text;
-        while let Some(letter) = rest.chars().next() {
-            rest = self.take(letter, &rest[letter.len_utf8()..]);
-        }
-        self.end_command();
-        self.commands
-    }
-
-    /// Takes a letter; gives what is left to read.
-    fn take<'t>(&mut self, letter: char, rest: &'t str) -> &'t str {
-        match (self.quote, letter) {
-            (Some(own), letter) if own == letter => self.quote = None,
-            (Some('\''), letter) => self.push(letter),
-            (_, '\\') => return self.escaped(rest),
-            (Some(_), letter) => self.push(letter),
-            (None, '(') if self.depth > 0 || self.word.as_ref().is_some_and(|word| word.ends_with('$')) => {
-                self.depth += 1;
-                self.push(letter);
-            }
-            (None, ')') if self.depth > 0 => {
-                self.depth -= 1;
-                self.push(letter);
-            }
-            (None, letter) if self.depth > 0 => self.push(letter),
-            (None, '\'' | '"') => {
-                self.quote = Some(letter);
-                self.word.get_or_insert_default();
-            }
-            (None, '#') if self.word.is_none() => return &rest[rest.find('\n').unwrap_or(rest.len())..],
-            // An option on a line of its own belongs to the command before it.
-            (None, '\n') if !rest.trim_start().starts_with("--") => self.end_command(),
-            (None, ';' | '|' | '&') => self.end_command(),
-            (None, '<' | '>') => {
-                // The number of a stream is no word.
-                self.word
-                    .take_if(|word| word.chars().all(|digit| digit.is_ascii_digit()));
-                self.end_command();
-                return &rest[rest.find(['\n', ';', '|', '&']).unwrap_or(rest.len())..];
-            }
-            (None, letter) if letter.is_whitespace() => self.end_word(),
-            (None, letter) => self.push(letter),
-        }
-        rest
-    }
-
-    /// Takes what stands behind a backslash: nothing of the end of a line.
-    fn escaped<'t>(&mut self, rest: &'t str) -> &'t str {
-        let Some(letter) = rest.chars().next() else { return rest };
-        let behind = &rest[letter.len_utf8()..];
-        match letter {
-            '\n' => return behind,
-            '\r' => return behind.strip_prefix('\n').unwrap_or(behind),
-            '"' | '\\' | '$' | '`' => {}
-            _ if self.quote.is_some() => self.push('\\'),
-            _ => {}
-        }
-        self.push(letter);
-        behind
-    }
-
-    fn push(&mut self, letter: char) {
-        self.word.get_or_insert_default().push(letter);
-    }
-
-    fn end_word(&mut self) {
-        self.words.extend(self.word.take());
-    }
-
-    fn end_command(&mut self) {
-        self.end_word();
-        if !self.words.is_empty() {
-            self.commands.push(std::mem::take(&mut self.words));
-        }
-    }
 }
 
 #[cfg(test)]
@@ -297,6 +171,48 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn variables_of_the_script_are_their_values() {
+        let text = "LR=1e-4\nBATCH=${1:-8}\nexport NAME=\"it's me\"\nARGS=(--lora_r 16 --bf16)\nMORE=\"--packing --seed 3\"\n\
+                    trl sft --learning_rate $LR --per_device_train_batch_size ${BATCH} --run_name \"$NAME\" \\\n  \
+                    \"${ARGS[@]}\" $MORE --max_length $((BATCH * 64)) \"$@\"\n";
+        let line = one(text);
+        let expected = json!({
+            "learning_rate": "1e-4", "per_device_train_batch_size": "8", "run_name": "it's me", "lora_r": "16", "bf16": true,
+            "packing": true, "seed": "3", "max_length": "512",
+        });
+        assert_eq!(Value::Object(line.options), expected);
+        assert!(line.unsaid.is_empty(), "{:?}", line.unsaid);
+        assert_eq!(line.notes.len(), 2, "{:?}", line.notes);
+        assert!(
+            line.notes[0].starts_with("`$@`: what stands there is not known"),
+            "{:?}",
+            line.notes
+        );
+        assert!(
+            line.notes[1].starts_with("`$((BATCH * 64))`, `${1:-8}`: what the script takes"),
+            "{:?}",
+            line.notes
+        );
+    }
+
+    #[test]
+    fn what_the_script_does_not_say_is_told_by_key() {
+        let text = "OUT=$HOME/out\nfor LR in 1e-4 2e-4; do\n  $PYTHON train.py --learning-rate $LR --output_dir $OUT \\\n    \
+                    --lora_r 8 $MORE --seed=$1 \"$@\" --beta 0.1\ndone\n";
+        let line = one(text);
+        let expected = json!({
+            "learning_rate": "$LR", "output_dir": "$HOME/out", "lora_r": "8", "seed": "$1", "beta": "0.1",
+        });
+        assert_eq!(Value::Object(line.options), expected);
+        let unsaid: Vec<&str> = line.unsaid.iter().map(String::as_str).collect();
+        assert_eq!(unsaid, ["learning_rate", "output_dir", "seed"]);
+        assert_eq!(line.notes.len(), 1, "{:?}", line.notes);
+        assert!(line.notes[0].starts_with("`$@`, `$MORE`: "), "{:?}", line.notes);
+        let file = one("trl sft --config $CONFIG --learning_rate 1e-4");
+        assert_eq!(file.config.as_deref(), Some("$CONFIG"));
+    }
 
     fn one(text: &str) -> CommandLine {
         let all = CommandLine::all(text);
@@ -334,6 +250,10 @@ mod tests {
             ),
             ("python swift/train.py --lora_rank 8", "train"),
             ("--lora_r 4", ""),
+            (
+                "swift sft --model m --external_plugins plugin.py --lora_rank 8",
+                "swift sft",
+            ),
         ] {
             assert_eq!(one(text).started.join(" "), started, "{text}");
         }
@@ -421,7 +341,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_too_odd(text in "[-# \\\\\n\"'$()|&;<>=a-c.é]{0,60}") {
+        fn no_text_is_too_odd(text in "[-# \\\\\n\"'$(){}@`|&;<>=+a-c.é]{0,60}") {
             CommandLine::all(&text);
             CommandLine::in_comments(&text);
         }

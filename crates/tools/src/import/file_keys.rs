@@ -67,7 +67,7 @@ impl<'a> Keys<'a> {
     }
 
     /// The value as it stands in the file, which stays one that nobody has read.
-    pub(super) fn seen(&self, key: &str) -> Option<&'a Value> {
+    pub(crate) fn seen(&self, key: &str) -> Option<&'a Value> {
         self.values.get(key).filter(|value| !is_empty(value))
     }
 

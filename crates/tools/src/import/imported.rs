@@ -105,6 +105,50 @@ pub struct AskedLater {
     pub evaluations_per_epoch: Option<f64>,
     /// Share of all steps between two evaluations.
     pub evaluation_share: Option<f64>,
-    /// Most steps of a warm-up that the file does not say.
-    pub most_warmup_steps: Option<u64>,
+    /// How the tool counts the steps of a warm-up that is a share of all.
+    pub warmup: Option<WarmupCount>,
+}
+
+/// How a tool counts the steps of a warm-up that is a share of all: whole ones, where trainings here take one more for what is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WarmupCount {
+    /// Steps that it takes where they would be fewer, but not none.
+    pub fewest: u64,
+    /// Most steps, where the file does not say the share.
+    pub most: Option<u64>,
+}
+
+impl WarmupCount {
+    /// Steps of a share of so many.
+    pub fn steps(self, share: f64, steps: u64) -> u64 {
+        let whole = ((share * steps as f64) as u64).min(self.most.unwrap_or(u64::MAX));
+        match whole {
+            0 => 0,
+            whole => whole.max(self.fewest),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_the_steps_is_counted_in_whole_ones() {
+        let count = WarmupCount { fewest: 2, most: None };
+        for (share, steps, counted) in [
+            (0.1, 125, 12),
+            (0.1, 120, 12),
+            (0.03, 30, 0),
+            (0.03, 40, 2),
+            (0.5, 5, 2),
+        ] {
+            assert_eq!(count.steps(share, steps), counted, "{share} of {steps}");
+        }
+        let bounded = WarmupCount {
+            most: Some(100),
+            ..count
+        };
+        assert_eq!((bounded.steps(0.03, 10_000), bounded.steps(0.03, 1_000)), (100, 30));
+    }
 }

@@ -1,6 +1,6 @@
 //! What a file says in shares of its rows or in times an epoch, which are numbers once the rows are counted.
 
-use super::{AskedLater, Imported};
+use super::{AskedLater, Imported, WarmupCount};
 use peft_tune_core::recipe::{EpochSteps, HeldOut, TrainingLength};
 
 impl Imported {
@@ -13,7 +13,7 @@ impl Imported {
         self.hold_out(asked.held_out, read);
         let trained = read.map(|rows| rows - self.recipe.data.held_out.count_of(rows));
         self.evaluate(&asked, trained);
-        self.bound_warmup(asked.most_warmup_steps, trained);
+        self.count_warmup(asked.warmup, trained);
         trained
     }
 
@@ -75,20 +75,29 @@ impl Imported {
         }
     }
 
-    /// Takes no more steps to warm up than the tool does where the file says nothing of them.
-    fn bound_warmup(&mut self, most: Option<u64>, trained: Option<u64>) {
-        let Some(most) = most else { return };
+    /// Takes the steps to warm up that the tool makes of a share. One that is as many steps here stays a share.
+    fn count_warmup(&mut self, count: Option<WarmupCount>, trained: Option<u64>) {
+        let Some(count) = count else { return };
         let share = self.recipe.schedule.warmup;
-        match self.steps(trained) {
-            Some(steps) if share * steps as f64 > most as f64 => self.recipe.schedule.warmup = most as f64,
-            Some(_) => {}
-            None => self.notes.push(format!(
-                "no warm-up is written: {} takes {}% of the steps, {most} of them at the most; how many steps there are is not known \
-                 here, and the share is taken (`warmup`)",
-                self.tool.title(),
-                (share * 1e4).round() / 100.0
-            )),
+        if let Some(steps) = self.steps(trained) {
+            let counted = count.steps(share, steps);
+            if counted != self.recipe.schedule.warmup_steps(steps) {
+                self.recipe.schedule.warmup = counted as f64;
+            }
+            return;
         }
+        let (title, percent) = (self.tool.title(), (share * 1e4).round() / 100.0);
+        let how = match count.most {
+            Some(most) => {
+                format!("no warm-up is written: {title} takes {percent}% of the steps, {most} of them at the most")
+            }
+            None => {
+                format!("{title} warms up for the whole steps of {percent}% of all, which may be one less than here")
+            }
+        };
+        self.notes.push(format!(
+            "{how}; how many steps there are is not known here, and the share is taken (`warmup`)"
+        ));
     }
 
     /// Steps of the epochs of so many rows. How many packed ones those are is not known.

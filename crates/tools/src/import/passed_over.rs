@@ -154,6 +154,7 @@ mod tests {
         );
         let mut of_preferences = PassedOver::default();
         of_preferences.take([Tool::Unsloth; 2], "max_prompt_length", &json!(256));
+        of_preferences.take([Tool::Unsloth; 2], "loss_type", &json!("nll"));
         assert_eq!(of_preferences.unknown, [""; 0]);
         assert_eq!(shown(&json!("a\nb")), "a b");
         assert!(shown(&json!("a".repeat(99))).ends_with("a…"));

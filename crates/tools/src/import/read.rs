@@ -51,6 +51,8 @@ pub fn parse_changed(
     }
     let Parsed {
         mut values,
+        is_command,
+        unsaid,
         started,
         config,
         mut notes,
@@ -66,12 +68,18 @@ pub fn parse_changed(
             config,
         });
     }
-    interpolate(&mut values);
+    // What looks alike in a script of a shell is a variable of its own.
+    if !is_command {
+        interpolate(&mut values);
+    }
     let keys = Keys::new(path, &values);
     let trains = tool_of(&keys, asked)?;
     let words = words_of(trains, &keys);
     let mut reader = Reader::new(&keys, [trains, words]);
-    reader.text = text;
+    if !is_command {
+        reader.text = text;
+    }
+    reader.unsaid(&unsaid);
     let FoundTask { trainer, note } = trainer_of(&keys, words, text, &started)?;
     reader.recipe.trainer = trainer;
     notes.extend(note);

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::interpolation::refers_to;
+use super::one_line::on_one_line;
 use super::passed_over::{Concern, PassedOver};
 use super::script_options::merged;
 use super::{AskedLater, Imported, Keys, Script, StackFileError};
-use crate::known_keys::is_off;
+use crate::known_keys::{is_off, written};
 use crate::{Tool, optimizer_called};
 use peft_tune_core::predict::stack::{StackBehaviour, StackChoices};
 use peft_tune_core::recipe::settings::{Legal, SettingRow, setting, settings};
@@ -51,7 +52,7 @@ pub(crate) struct Reader<'a> {
     pub keys: &'a Keys<'a>,
     /// The script that the keys are of, where they are of one.
     pub script: Option<&'a Script>,
-    /// The text of a file with keys, whose values may refer to each other; empty for a script.
+    /// The text of a file with keys, whose values may refer to each other; empty for a script and for commands.
     pub text: &'a str,
     /// The tool whose words the file has.
     pub tool: Tool,
@@ -114,6 +115,26 @@ impl<'a> Reader<'a> {
             }
         }
         reader
+    }
+
+    /// Says that a script of a shell does not say the values of keys, as far as these change the training or what it costs.
+    pub(super) fn unsaid(&mut self, keys: &BTreeSet<String>) {
+        let tools = [self.tool, self.trains];
+        let line = |concerns: fn(Concern) -> bool| {
+            let keys = keys.iter().filter(|key| concerns(Concern::of(tools, key)));
+            let all = keys.filter_map(|key| Some(format!("`{key}: {}`", on_one_line(&written(self.keys.seen(key)?)))));
+            let all: Vec<String> = all.collect();
+            (!all.is_empty()).then(|| {
+                format!(
+                    "{}: the script does not say what stands there; write it in its place",
+                    all.join(", ")
+                )
+            })
+        };
+        let of_training = line(|concern| concern.training);
+        let of_costs = line(|concern| concern.costs);
+        self.notes.extend(of_training);
+        self.assumed.extend(of_costs);
     }
 
     /// The behaviour of the tool that trains, which need not be the one whose words the file has.

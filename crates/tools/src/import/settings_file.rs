@@ -1,5 +1,6 @@
 //! A settings file of any of the tools: its text, its keys, and which tool's it is.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -104,6 +105,10 @@ fn asked_for(asked: Option<Tool>, found: ToldBy) -> Tool {
 #[derive(Debug, Default)]
 pub(crate) struct Parsed {
     pub values: Map<String, Value>,
+    /// Whether they are options of a command, and the text is one of a shell.
+    pub is_command: bool,
+    /// Keys whose values the script of a shell does not say.
+    pub unsaid: BTreeSet<String>,
     /// What the command starts that they are options of; nothing where they are of a file.
     pub started: Vec<String>,
     /// The file that the command reads its settings from.
@@ -146,6 +151,7 @@ fn of_commands(mut commands: Vec<CommandLine>) -> Option<Parsed> {
         started,
         options,
         config,
+        unsaid,
         mut notes,
     } = commands.remove(at);
     let others: Vec<String> = commands.iter().map(|command| command.started.join(" ")).collect();
@@ -158,6 +164,8 @@ fn of_commands(mut commands: Vec<CommandLine>) -> Option<Parsed> {
     }));
     Some(Parsed {
         values: options,
+        is_command: true,
+        unsaid,
         started,
         config,
         notes,

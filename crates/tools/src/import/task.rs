@@ -71,7 +71,7 @@ pub(super) fn trainer_of(
         Some(trainer) => Ok(FoundTask { trainer, note: None }),
         None if tool == Tool::Trl => {
             says_training(keys, &command)?;
-            let found = unnamed(keys)?;
+            let found = unnamed(keys, text, started)?;
             Ok(FoundTask {
                 note: found.note.or_else(|| script_taken(keys, started)),
                 ..found
@@ -140,14 +140,17 @@ fn says_training(keys: &Keys<'_>, started: &[String]) -> Result<(), StackFileErr
     })
 }
 
-/// The trainer of a file of TRL that does not name one: by keys that several have and by the file's name, or that of answers.
-fn unnamed(keys: &Keys<'_>) -> Result<FoundTask, StackFileError> {
+/// The trainer of a file of TRL that does not name one: by keys that several have and by the file's name, or by its name alone.
+fn unnamed(keys: &Keys<'_>, text: &str, started: &[String]) -> Result<FoundTask, StackFileError> {
     let row = UNNAMED.iter().find(|row| row.holds(keys));
     let Some((row, what)) = row.and_then(|row| Some((row, row.task.not_read()?))) else {
-        return Ok(FoundTask::SFT);
+        return Ok(match started {
+            [] => by_name_alone(keys.path(), text),
+            _ => FoundTask::SFT,
+        });
     };
     let words = row.words(keys);
-    match by_name(keys.path()) {
+    match by_name(keys.path()).filter(|trainer| !trainer.is_sft()) {
         Some(trainer) => Ok(FoundTask {
             trainer,
             note: Some(format!(
@@ -200,13 +203,49 @@ fn task_of_word(word: &str) -> Option<Task> {
     Some(Task::Other(reason))
 }
 
-/// The trainer of preferences in the name of a file, or in that of the folder that it lies in.
+/// The trainer of a file whose keys say none: by its name, or by that which its first line has. What says none of those that are read
+/// is that of answers, and a word for another trainer is told.
+fn by_name_alone(path: &Path, text: &str) -> FoundTask {
+    let heading = text.lines().next().and_then(|line| line.strip_prefix('#'));
+    let heading = heading.map(|line| Path::new(line.trim()));
+    let heading = heading.filter(|name| name.extension().is_some_and(|end| end == "yaml" || end == "yml"));
+    let heading = heading.and_then(Path::file_stem);
+    match by_name(path).or_else(|| trainer_in(heading)) {
+        Some(trainer) if !trainer.is_sft() => FoundTask {
+            trainer,
+            note: Some(format!(
+                "no key says a trainer: by the name of the file or its folder it is taken for `trainer: {trainer}`"
+            )),
+        },
+        Some(_) => FoundTask::SFT,
+        None => FoundTask {
+            note: [path.file_stem(), heading].into_iter().find_map(other_trainer),
+            ..FoundTask::SFT
+        },
+    }
+}
+
+/// A line on a word in a name that is one for a trainer which is not read.
+fn other_trainer(name: Option<&OsStr>) -> Option<String> {
+    let mut found = pieces(name?.to_str()?).filter_map(|piece| Some((TrainerKind::why_not(&piece)?, piece)));
+    found.next().map(|(what, piece)| {
+        format!(
+            "the name of the file says `{piece}`, by which TRL {what}, and no key does: supervised fine-tuning is read"
+        )
+    })
+}
+
+/// The trainer in the name of a file, or in that of the folder that it lies in.
 fn by_name(path: &Path) -> Option<TrainerKind> {
-    let of = |name: Option<&OsStr>| {
-        let trainer = pieces(name?.to_str()?).find_map(|piece| TrainerKind::from_name(&piece))?;
-        (!trainer.is_sft()).then_some(trainer)
-    };
-    of(path.file_stem()).or_else(|| of(path.parent()?.file_name()))
+    trainer_in(path.file_stem()).or_else(|| trainer_in(path.parent()?.file_name()))
+}
+
+/// The trainer that a name says. Where it says several, it may be what a training on answers is for.
+fn trainer_in(name: Option<&OsStr>) -> Option<TrainerKind> {
+    let words = pieces(name?.to_str()?).filter_map(|piece| TrainerKind::from_name(&piece));
+    let said: Vec<TrainerKind> = words.collect();
+    let of_answers = said.iter().find(|trainer| trainer.is_sft());
+    of_answers.or(said.first()).copied()
 }
 
 /// Words of a name, in small letters.

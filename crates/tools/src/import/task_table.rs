@@ -38,6 +38,7 @@ const QUANTIZES: Task = Other("quantizes a model, and trains nothing");
 const WRITES: Task = Other("writes answers, and trains nothing");
 const EVALUATES: Task = Other("evaluates a model, and trains nothing");
 const PREPARES: Task = Other("prepares rows, and trains nothing");
+const OTHER_ADAPTERS: Task = Other("trains adapters that are no LoRA");
 const UNNAMED_TRAINER: Task = Other("learns preferences, by one of several trainers that have this key");
 
 const DPO: Task = Trains(TrainerKind::Dpo);
@@ -276,7 +277,7 @@ pub(super) const SCRIPTS: &[(&[&str], Task)] = &[
     (&["diffusion"], DIFFUSES),
 ];
 
-/// Scripts among the examples of transformers that train something else, or by other options, by their whole names without
+/// Scripts among the examples of transformers and PEFT that train something else, or by other options, by their whole names without
 /// `_no_trainer`. Their words alone say nothing: a model that writes texts learns to sum up and to answer, too.
 pub(super) const EXAMPLES: &[(&[&str], Task)] = &[
     (
@@ -312,6 +313,29 @@ pub(super) const EXAMPLES: &[(&[&str], Task)] = &[
         IMAGES,
     ),
     (&["run_generation"], WRITES),
+    (
+        &[
+            "adamss_finetuning",
+            "beft_finetuning",
+            "bone_finetuning",
+            "deft_finetuning",
+            "delora_finetuning",
+            "glora_finetuning",
+            "gralora_finetuning",
+            "hira_finetuning",
+            "lily_finetuning",
+            "miss_finetuning",
+            "peanut_finetuning",
+            "psoft_finetuning",
+            "randlora_finetuning",
+            "road_finetuning",
+            "shira_finetuning",
+            "supertuning_finetuning",
+            "unilora_finetuning",
+            "waveft_finetuning",
+        ],
+        OTHER_ADAPTERS,
+    ),
 ];
 
 /// Words in the names of scripts that train nothing, where none says that they train.

@@ -5,6 +5,7 @@ use super::memory;
 use crate::Tool;
 use crate::import::trainer::{self, TrainerKeys};
 use crate::import::{Keys, Reader, Script, StackFileError, adapter, precision, preference};
+use crate::known_keys::is_off;
 use peft_tune_core::recipe::{
     AdapterSettings, Checkpointing, LossOn, OptimizerKind, ScheduleKind, TargetModules, TrainingLength,
 };
@@ -24,13 +25,15 @@ const USUAL_MODULES: [&str; 7] = [
 ];
 
 /// Keys of weights in more than 4 bits, with which 4 are not the usual.
-const OTHER_WEIGHTS: [&str; 4] = ["load_in_8bit", "load_in_16bit", "load_in_fp8", "full_finetuning"];
+const OTHER_WEIGHTS: [&str; 3] = ["load_in_8bit", "load_in_16bit", "full_finetuning"];
 
 const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
     is_4_bits: |keys| {
         let others = OTHER_WEIGHTS.iter().map(|key| is_on(keys, key));
         let has_other = others.collect::<Result<Vec<bool>, _>>()?.contains(&true);
-        Ok(!has_other && keys.flag("load_in_4bit")?.is_none())
+        // True or a form of FP8, which is told as a key that no recipe has.
+        let is_fp8 = keys.seen("load_in_fp8").is_some_and(|value| !is_off(value));
+        Ok(!has_other && !is_fp8 && keys.flag("load_in_4bit")?.is_none())
     },
     // It turns quantization off then.
     is_whole: |keys| is_on(keys, "full_finetuning"),
@@ -38,11 +41,7 @@ const PRECISION: precision::PrecisionKeys = precision::PrecisionKeys {
 };
 
 fn is_on(keys: &Keys<'_>, key: &str) -> Result<bool, StackFileError> {
-    match keys.raw(key) {
-        // A form of FP8.
-        Some(form) if form.as_str() == Some("block") => Ok(true),
-        _ => Ok(keys.flag(key)?.unwrap_or(false)),
-    }
+    Ok(keys.flag(key)?.unwrap_or(false))
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
@@ -88,7 +87,6 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         "dataset_text_field",
         "max_seq_length",
         "load_in_16bit",
-        "load_in_fp8",
     ] {
         let _ = keys.has(key);
     }

@@ -22,10 +22,10 @@ const SILENT: &str = "
     return_dict load_in_8bit bnb_4bit_use_double_quant device_map_planner_kwargs on_model_resolved user_config
     llm_int8_threshold llm_int8_enable_fp32_cpu_offload llm_int8_has_fp16_weight";
 
-/// Keys of TRL's `SFTConfig`, and of its trainers of preferences, that say nothing of a training.
+/// Keys of TRL's `SFTConfig`, and of its trainers of preferences, that say nothing of a training. Losses that change it are refused.
 const SILENT_OF_TRL: &str = "
     eval_packing dataset_batch_size num_of_sequences chars_per_token pad_token pad_to_multiple_of shuffle_dataset
-    dataset_text_field max_prompt_length max_completion_length generate_during_eval ref_model_init_kwargs";
+    dataset_text_field max_prompt_length max_completion_length generate_during_eval ref_model_init_kwargs loss_type";
 
 const TOLD: &[ToldKey] = &[
     learnt(

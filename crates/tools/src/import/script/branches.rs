@@ -19,9 +19,11 @@ impl Run<'_> {
             grounds.extend(evaluated.all_grounds());
             match evaluated.truth() {
                 Some(true) => {
-                    let before = (!grounds.is_empty()).then(|| self.frame().clone());
+                    let is_assumed = !grounds.is_empty() || has_call(condition);
+                    let before = is_assumed.then(|| self.frame().clone());
                     match (self.walk_because(&branch.body, &grounds), before) {
-                        // What is assumed ends no script: an option without a default is given one when it runs.
+                        // What is assumed ends no script: an option without a default is given one when it runs, and what a call
+                        // returns is taken for something.
                         (Flow::Stop, Some(before)) if !self.is_cut() => *self.frame() = before,
                         (flow, _) => return flow,
                     }
@@ -107,6 +109,13 @@ fn merged(before: &Frame, first: &Frame, others: &[&Frame], ground: &Rc<str>) ->
         }
     }
     all
+}
+
+/// Whether a condition rests on what a call returns.
+fn has_call(condition: &Expression) -> bool {
+    let mut found = false;
+    condition.each(&mut |part| found |= matches!(part.form, Form::Call(..)));
+    found
 }
 
 /// Names that statements give values, those of branches in them included.

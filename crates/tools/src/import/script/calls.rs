@@ -117,6 +117,9 @@ const OTHER_TASK: &str = "loads a model for another task than to write texts";
 /// What the class for models without a head is.
 const NO_HEAD: &str = "loads a model without the head that writes texts";
 
+/// Part of the names of classes that put rows together.
+pub(super) const COLLATOR: &str = "DataCollator";
+
 /// What is collated by what takes images or sound.
 pub(super) const MORE_THAN_TEXT: &str = "collates images or sound, and here it is text alone";
 
@@ -253,6 +256,11 @@ fn names_a_task(class: &str) -> bool {
 pub(super) fn why_no_texts(collator: &str) -> Option<&'static str> {
     let other = OTHER_COLLATORS.iter().find(|(part, _)| collator.contains(part));
     other.map(|(_, reason)| *reason)
+}
+
+/// Whether a library's name is that of what puts rows together, as a function or a class.
+pub(super) fn is_collator(name: &str) -> bool {
+    name.contains(COLLATOR) || name.contains("data_collator")
 }
 
 /// Whether a class is one of unsloth's models.

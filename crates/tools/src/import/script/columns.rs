@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::run::Run;
-use super::syntax::{Argument, Expression, Form, Function};
+use super::syntax::{Argument, Class, Expression, Form, Function, Statement};
 use peft_tune_core::recipe::DataFormat;
 
 /// Functions that are followed at the most, with those that they hand the row to.
@@ -98,6 +98,14 @@ pub(super) fn handles_more_than_text(function: &Function) -> bool {
         _ => {}
     });
     found
+}
+
+/// Whether a method of a class does so.
+pub(super) fn has_more_than_text(class: &Class) -> bool {
+    class.body.iter().any(|statement| match statement {
+        Statement::Function(method) => handles_more_than_text(method),
+        _ => false,
+    })
 }
 
 fn text_of(key: &Expression) -> Option<String> {

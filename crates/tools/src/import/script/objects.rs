@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::builtins;
+use super::calls::COLLATOR;
 use super::run::{Arguments, Bound, Called, Run, Subclass};
 use super::syntax::{Class, Expression, Form, Function, Statement};
 use super::value::{Evaluated, Known};
@@ -48,8 +49,8 @@ impl Run<'_> {
             }
         }
         fields.extend(arguments.named.into_iter().map(|(name, bound)| (name, bound.value)));
-        match fields.is_empty() {
-            // Its methods are found by the class.
+        // Methods are found by the class, and so is what an object does that is called itself.
+        match fields.is_empty() || method_of(class, "__call__").is_some() {
             true => Known::Class(Rc::clone(class)).into(),
             false => Evaluated::map(fields),
         }
@@ -91,7 +92,7 @@ impl Run<'_> {
         all
     }
 
-    /// The class of a library that a class of the script builds on, where it is one that trains or sets a training.
+    /// The class of a library that a class of the script builds on, where it is one that trains, sets a training or puts rows together.
     pub(super) fn library_base(&self, class: &Class) -> Option<String> {
         let mut class = class;
         for _ in 0..MOST_BASES {
@@ -109,7 +110,7 @@ impl Run<'_> {
                 _ => name.to_owned(),
             };
             let is_of_training = ["Trainer", "Arguments", "Config"].iter().any(|end| path.ends_with(end));
-            return is_of_training.then_some(path);
+            return (is_of_training || path.contains(COLLATOR)).then_some(path);
         }
         None
     }

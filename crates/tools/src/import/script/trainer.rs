@@ -11,7 +11,7 @@ use crate::import::StackFileError;
 const MOST_STEPS: usize = 40;
 
 /// Modules that have a trainer of their own, which is called as that of transformers is.
-const OTHER_MODULES: &[&str] = &["pl", "L", "lightning", "pytorch_lightning"];
+const OTHER_MODULES: &[&str] = &["pl", "L", "lightning", "pytorch_lightning", "swift"];
 
 /// Arguments of a trainer that are code.
 const CODE: &[&str] = &["optimizers", "compute_loss_func", "model_init", "ref_model"];
@@ -90,7 +90,11 @@ pub(super) fn trainer_of<'r>(
         return settings_alone(run, notes).map(|()| (None, false));
     };
     let name = trainer.short_name();
-    if trainer_row(trainer).is_none() || OTHER_MODULES.contains(&trainer.owner()) {
+    let package = trainer.function.split('.').next().unwrap_or_default();
+    let is_of_other = [trainer.owner(), package]
+        .iter()
+        .any(|name| OTHER_MODULES.contains(name));
+    if trainer_row(trainer).is_none() || is_of_other {
         return Err(refused(run, trainer, &trainer.function, why_not(name)));
     }
     notes.extend(trainers.grounds);

@@ -1,14 +1,14 @@
 //! The training of a script: the trainer that it starts, with the model, the adapter and the settings that this one is given.
 
 use super::calls::{
-    GIVE_ANOTHER, Library, MORE_THAN_TEXT, ModelKind, TrainerRow, UNSLOTH_LOADER, config_kind, is_of_unsloth,
-    model_kind, trainer_row, why_no_texts,
+    GIVE_ANOTHER, Library, MORE_THAN_TEXT, ModelKind, TrainerRow, UNSLOTH_LOADER, config_kind, is_collator,
+    is_of_unsloth, model_kind, trainer_row, why_no_texts,
 };
-use super::columns::handles_more_than_text;
+use super::columns::{handles_more_than_text, has_more_than_text};
 use super::model::Made;
 use super::run::{Bound, Called, Run};
 use super::trainer::{argument_of, config_of, refused, trainer_of};
-use super::value::Known;
+use super::value::{Evaluated, Known};
 use crate::import::StackFileError;
 use peft_tune_core::recipe::TrainerKind;
 
@@ -93,23 +93,32 @@ impl<'r> Training<'r> {
         let Some(bound) = self.argument("data_collator") else {
             return Ok(());
         };
-        let made = run.result(&bound.value);
-        let (name, takes_more) = match (&bound.value.known, made) {
-            (_, Some(call)) => (call.short_name(), false),
+        if bound.value.is_nothing() {
+            return Ok(());
+        }
+        let value = without_partial(run, &bound.value);
+        let made = run.result(value);
+        let own = made.and_then(|call| call.subclass.as_ref());
+        let class = own.and_then(|own| run.classes.get(&own.name)).map(|own| &own.class);
+        let (name, takes_more) = match (&value.known, made) {
+            (_, Some(call)) => (call.short_name(), class.is_some_and(|class| has_more_than_text(class))),
             (Known::Function(function), _) => (function.name.as_str(), handles_more_than_text(function)),
-            (Known::Class(class), _) => (class.name.as_str(), false),
-            _ => return Ok(()),
+            (Known::Class(class), _) => (class.name.as_str(), has_more_than_text(class)),
+            (Known::Name(path), _) => (path.rsplit('.').next().unwrap_or(path), false),
+            _ => ("", false),
         };
         let location = run.location(made.map_or(bound.line, |call| call.line));
         let reason = why_no_texts(name).or(takes_more.then_some(MORE_THAN_TEXT));
         if let Some(what) = reason {
+            let name = own.map_or(name, |own| own.name.as_str());
             return Err(StackFileError::OtherTask {
                 location,
                 what: format!("`{name}` {what}"),
                 instead: GIVE_ANOTHER,
             });
         }
-        if made.is_none() {
+        let is_of_library = matches!(value.known, Known::Name(_)) || made.is_some();
+        if own.is_some() || !is_of_library || !is_collator(name) {
             let text = &bound.text;
             self.notes.push(format!(
                 "{location}: how `{text}` puts rows together is code, and is not taken over"
@@ -225,6 +234,13 @@ impl<'r> Training<'r> {
             .and_then(|call| call.argument_in("full_finetuning", UNSLOTH_LOADER));
         said.is_some_and(|bound| bound.value.truth() == Some(true))
     }
+}
+
+/// A value, or the function that `partial` gives some of its arguments beforehand.
+fn without_partial<'r>(run: &'r Run<'r>, value: &'r Evaluated) -> &'r Evaluated {
+    let partial = run.result(value).filter(|call| call.short_name() == "partial");
+    let function = partial.and_then(|call| call.argument("func", Some(0)));
+    function.map_or(value, |function| &function.value)
 }
 
 fn library(run: &Run<'_>, row: Option<&TrainerRow>, model: Option<&Called>) -> Library {
