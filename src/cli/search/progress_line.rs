@@ -26,6 +26,8 @@ pub(super) struct SearchStatus {
     /// Time at which `progress` was told.
     told: Option<Instant>,
     under_way: BTreeMap<TrialNumber, UnderWay>,
+    /// Finished trial that is run again, alone.
+    repeated: Option<TrialNumber>,
     confirming: Option<Confirming>,
     is_paused: bool,
     interrupt: Interrupt,
@@ -132,6 +134,9 @@ impl SearchStatus {
     pub(super) fn begins(&mut self, trial: &Trial, progress: &Progress) {
         self.knows(progress);
         self.confirming = None;
+        if let Some(repeated) = self.repeated.take() {
+            self.under_way.remove(&repeated);
+        }
         let name = self.named(trial.number);
         self.under_way
             .insert(trial.number, UnderWay::new(name, params_text(&trial.params)));
@@ -152,6 +157,7 @@ impl SearchStatus {
     /// Shows that a finished trial is run again.
     pub(super) fn again(&mut self, number: TrialNumber, what: String) {
         self.under_way.clear();
+        self.repeated = Some(number);
         self.under_way
             .insert(number, UnderWay::new(format!("trial {number} again"), what));
     }
@@ -322,7 +328,7 @@ pub(super) fn named_value(metric: &str, value: f64) -> String {
 mod tests {
     use super::*;
     use crate::store::SpentTime;
-    use peft_tune_core::study::TrialState;
+    use peft_tune_core::study::{Params, TrialState};
 
     fn status() -> SearchStatus {
         let mut status = SearchStatus::default();
@@ -364,6 +370,28 @@ mod tests {
         assert_eq!(
             status.lines(now, 40),
             ["trial 7 (8 of 40) · train 48/148", "loss 2.64 · 3 min left"]
+        );
+    }
+
+    #[test]
+    fn what_was_run_again_leaves_the_line_when_a_trial_begins() {
+        let mut status = status();
+        let progress = status.progress.clone();
+        status.ends(TrialNumber(7), &progress);
+        status.again(TrialNumber(2), "measuring trial 2 again".to_owned());
+        let now = status.told.unwrap();
+        assert_eq!(status.parts(now)[0], "trial 2 again");
+        let next = Trial {
+            number: TrialNumber(8),
+            params: Params::new(),
+            state: TrialState::Running,
+        };
+        status.begins(&next, &progress);
+        let now = status.told.unwrap();
+        assert_eq!(status.parts(now)[0], "trial 8 (9 of 40)");
+        assert_eq!(
+            status.waits_for(now).unwrap_or_default().split(" (").next(),
+            Some("trial 8")
         );
     }
 

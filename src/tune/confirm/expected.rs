@@ -83,7 +83,8 @@ impl Schedule<'_> {
                 left_s: f64::INFINITY,
             },
         );
-        if lengths.is_some() && self.confirmation.runs_made().longer.is_empty() {
+        let tries_first = lengths.is_some_and(|lengths| lengths.favour_lower_rates());
+        if tries_first && self.confirmation.runs_made().longer.is_empty() {
             expected.seconds += TRIED_FIRST * self.trial_s();
         }
         expected

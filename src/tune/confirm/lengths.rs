@@ -13,6 +13,9 @@ pub(super) const THEN: u64 = 2;
 const NEARLY: f64 = 0.8;
 /// Multiple of a trial's tokens from which on a training counts as longer.
 const LONGER: f64 = 1.5;
+/// Multiple of a trial's tokens up to which half a learning rate hardly wins where the whole one did: the best rates of 3 times as
+/// many tokens were still those of the short trainings (docs/benchmarks.md).
+const LOWERS_RATE: f64 = 3.0;
 /// Least length of the longest training where the search is to find how long the full one should be, in trainings of a
 /// trial, however short an epoch is.
 const LEAST_TIMES: u64 = 3;
@@ -70,7 +73,12 @@ impl Lengths {
         };
         // What is tried behind the budget for the sake of longer trainings does not make them longer yet.
         let of_search = study.budget.trials.unwrap_or(u64::MAX).min(trainings);
-        let lengths = Self::planned(short, full, plan.longer_tokens(of_search, short));
+        // A budget of time bounds them too, and is there to be used: where each training takes minutes, few are many.
+        let allowance = match study.budget.time_s {
+            Some(_) if of_search >= FIRST => (plan.longer * of_search as f64 * short as f64) as u64,
+            _ => plan.longer_tokens(of_search, short),
+        };
+        let lengths = Self::planned(short, full, allowance);
         lengths.are_longer().then_some(lengths)
     }
 
@@ -133,6 +141,11 @@ impl Lengths {
             (done..count).map(move |_| tokens)
         })
         .collect()
+    }
+
+    /// Whether the longest trainings are long enough for a lower learning rate to win.
+    pub(super) fn favour_lower_rates(&self) -> bool {
+        self.times(self.longest) >= LOWERS_RATE
     }
 
     /// Multiple of a trial's tokens that so many tokens are.

@@ -131,9 +131,12 @@ impl<'a> LongTrainings<'a> {
         })
     }
 
-    /// A setting that is the same as a finalist's at half its learning rate, as far as the space has one and no trial
-    /// does.
+    /// A setting that is the same as a finalist's at half its learning rate, as far as trainings are long enough for it, the space
+    /// has one and no trial does.
     pub(in crate::tune) fn lower_rate(&self, recommended: TrialNumber) -> Option<Params> {
+        if !self.lengths.favour_lower_rates() {
+            return None;
+        }
         let leaders = self.leaders(recommended).into_iter();
         let at_once = match self.lengths.between {
             Some(_) => FIRST,
@@ -326,8 +329,11 @@ impl<'a> LongTrainings<'a> {
         [Some(first), second].into_iter().flatten().collect()
     }
 
-    /// A training that differs from another in nothing but about half the learning rate.
+    /// A training that differs from another in nothing but about half the learning rate, where trainings are long enough for it.
     fn at_half(&self, training: &Training) -> Option<&Training> {
+        if !self.lengths.favour_lower_rates() {
+            return None;
+        }
         let rate = training.params.get(LEARNING_RATE)?.as_f64()?;
         let distance = |other: &&Training| {
             let other = other

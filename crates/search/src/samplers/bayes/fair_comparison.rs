@@ -29,6 +29,8 @@ const MOST: usize = 5;
 const MOST_FAR: usize = 3;
 /// Comparisons of a choice, all of which it lost clearly, behind which it comes last.
 const OFTEN: usize = 2;
+/// Probability of less than the least loss so far below which a further rate of a choice that was compared can wait.
+const UNLIKELY: f64 = 0.1;
 /// Share of what counts as near the best within which a training is as good as the best.
 const SAME: f64 = 0.1;
 /// Distance within which two coordinates are one value that was rounded on its way.
@@ -49,10 +51,16 @@ pub(super) fn owed(
     let mut all: Vec<Owed> = choices
         .filter_map(|choice| comparison.owed(choice, &is_tried))
         .collect();
-    // What lost clearly wherever it was compared comes last; before it the least compared, and of those the most promising.
+    // A model may be wrong of what it hardly knows, and every second training is the most that this is worth.
+    let trainings = observations.data[comparison.loss].points.len();
+    if !trainings.is_multiple_of(2) {
+        all.retain(|one| !one.is_hopeless);
+    }
+    // What is expected to lose comes last, and before it what lost clearly wherever it was compared; of the others the least compared
+    // come first, and of those the most promising.
     all.sort_by(|a, b| {
-        (a.is_far, a.compared)
-            .cmp(&(b.is_far, b.compared))
+        (a.is_hopeless, a.is_far, a.compared)
+            .cmp(&(b.is_hopeless, b.is_far, b.compared))
             .then(a.expected.total_cmp(&b.expected))
     });
     all.into_iter().map(|one| one.point).collect()
@@ -60,6 +68,8 @@ pub(super) fn owed(
 
 /// A training that a choice is owed, and what makes it urgent.
 struct Owed {
+    /// Whether the choice was compared, and the model expects no least loss of another rate.
+    is_hopeless: bool,
     /// Whether several trainings learnt clearly less each than another that differs in nothing but the choice.
     is_far: bool,
     /// Trainings that the choice had beside the best one.
@@ -191,11 +201,15 @@ impl<'a> Comparison<'a> {
         if is_tried(&point) {
             return None;
         }
+        let marginals = self.landscape.surrogates.marginals(&point)?;
+        let is_unlikely = marginals[self.loss].log_below(self.least).value < UNLIKELY.ln();
+        let expected = self.landscape.surrogates.outputs[self.loss].predict_many(std::slice::from_ref(&point))[0].0;
         let lost = self.lost_by(choice);
         Some(Owed {
+            is_hopeless: is_unlikely && !compared.is_empty(),
             is_far: lost.len() >= OFTEN && lost.iter().all(|lost| *lost > self.near - self.least),
             compared: compared.len(),
-            expected: self.landscape.surrogates.outputs[self.loss].predict_many(std::slice::from_ref(&point))[0].0,
+            expected,
             point,
         })
     }

@@ -141,8 +141,8 @@ impl Variables {
 
     fn known(&self, name: &str) -> Option<&Value> {
         let times = self.of_script.times.get(name).copied().unwrap_or_default();
-        let is_followed = !self.of_script.uncertain.contains(name) && !(self.is_in_function && times > 1);
-        self.values.get(name).filter(|_| is_followed && self.room > 0)
+        let is_lost = self.of_script.uncertain.contains(name) || (self.is_in_function && times > 1);
+        self.values.get(name).filter(|_| !is_lost && self.room > 0)
     }
 
     /// A variable with an operator behind its name that says what stands for it where it has no value.
