@@ -341,9 +341,12 @@ fn the_built_in_engine_refuses_other_trainers_and_predicts_nothing_of_them() {
 fn a_file_that_compares_answers_is_read_as_the_trainer_that_it_names_or_refused() {
     let text = "model_name_or_path: m\nuse_peft: true\nlora_r: 4\nmax_length: 64\n";
     let read = |name: &str, text: &str| parse_recipe(Path::new(name), text, Some(Tool::Trl));
-    let plain = read("trl_dpo.yaml", text).unwrap();
+    let plain = read("config.yaml", text).unwrap();
     assert_eq!(plain.recipe.trainer, TrainerKind::Sft);
     assert!(!plain.notes.join("\n").contains("preferences"), "{plain:?}");
+    let named = read("trl_dpo.yaml", text).unwrap();
+    assert_eq!(named.recipe.trainer, TrainerKind::Dpo);
+    assert!(named.notes.join("\n").contains("by the name of the file"), "{named:?}");
     let text = format!("{text}beta: 0.3\n");
     let by_name = read("trl_dpo.yaml", &text).unwrap();
     assert_eq!(

@@ -8,7 +8,8 @@ use super::environment::is_environment;
 use super::objects::is_self;
 use super::operators::binary;
 use super::run::{Assigned, DefinedClass, Flow, Run};
-use super::syntax::{Class, Expression, Form, Statement, Target};
+use super::syntax::{Class, Expression, Form, Import, Statement, Target};
+use super::trainer::OTHER_MODULES;
 use super::value::{Evaluated, Known};
 
 impl Run<'_> {
@@ -87,7 +88,7 @@ impl Run<'_> {
                 for import in imports {
                     self.packages.insert(import.package.clone());
                     if !import.name.is_empty() {
-                        let value = Known::Name(import.path.clone()).into();
+                        let value = Known::Name(path_of(import)).into();
                         self.frame().insert(import.name.clone(), value);
                     }
                 }
@@ -270,5 +271,15 @@ fn ends_script(expression: &Expression) -> bool {
             name == "exit" && matches!(&object.form, Form::Name(module) if module == "sys")
         }
         _ => false,
+    }
+}
+
+/// The path by which a name is known that is imported. Trainers of some packages have the names of others, which are read: theirs
+/// keep the package.
+fn path_of(import: &Import) -> String {
+    let Import { path, package, .. } = import;
+    match OTHER_MODULES.contains(&package.as_str()) && path != package && !path.contains('.') {
+        true => format!("{package}.{path}"),
+        false => path.clone(),
     }
 }

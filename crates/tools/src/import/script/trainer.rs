@@ -11,7 +11,7 @@ use crate::import::StackFileError;
 const MOST_STEPS: usize = 40;
 
 /// Modules that have a trainer of their own, which is called as that of transformers is.
-const OTHER_MODULES: &[&str] = &["pl", "L", "lightning", "pytorch_lightning", "swift"];
+pub(super) const OTHER_MODULES: &[&str] = &["pl", "L", "lightning", "pytorch_lightning", "swift"];
 
 /// Arguments of a trainer that are code.
 const CODE: &[&str] = &["optimizers", "compute_loss_func", "model_init", "ref_model"];
