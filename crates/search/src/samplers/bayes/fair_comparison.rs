@@ -201,15 +201,16 @@ impl<'a> Comparison<'a> {
         if is_tried(&point) {
             return None;
         }
-        let marginals = self.landscape.surrogates.marginals(&point)?;
-        let is_unlikely = marginals[self.loss].log_below(self.least).value < UNLIKELY.ln();
-        let expected = self.landscape.surrogates.outputs[self.loss].predict_many(std::slice::from_ref(&point))[0].0;
+        let surrogates = &self.landscape.surrogates;
+        let shift = surrogates.shifts_at(&point)?[self.loss];
+        let marginal = surrogates.outputs[self.loss].marginal_at(&point, shift);
+        let is_unlikely = marginal.log_below(self.least).value < UNLIKELY.ln();
         let lost = self.lost_by(choice);
         Some(Owed {
             is_hopeless: is_unlikely && !compared.is_empty(),
             is_far: lost.len() >= OFTEN && lost.iter().all(|lost| *lost > self.near - self.least),
             compared: compared.len(),
-            expected,
+            expected: marginal.median(),
             point,
         })
     }

@@ -48,9 +48,8 @@ pub(super) fn initial(problem: &Problem, seed: u64, history: &[Trial], prior: Op
 /// The setting a step beyond the last training towards what learns more: behind a study's first training, and for as long as
 /// such steps lower the loss. `None` behind another history, where no loss is searched, and where the setting cannot be tried.
 pub(super) fn stronger_than_last(problem: &Problem, prior: &dyn Prior, history: &[Trial]) -> Option<Params> {
-    let has_loss = problem.objectives.iter().any(|objective| objective.metric == LOSS);
     let (last, before) = history.split_last()?;
-    if !has_loss || before.len() >= MOST_STEPS {
+    if !searches_loss(problem) || before.len() >= MOST_STEPS {
         return None;
     }
     let loss = |trial: &Trial| match &trial.state {
@@ -67,10 +66,14 @@ pub(super) fn stronger_than_last(problem: &Problem, prior: &dyn Prior, history: 
     (prior.impossible(&stronger).is_none() && !Tried::new(history).contains(&stronger)).then_some(stronger)
 }
 
+fn searches_loss(problem: &Problem) -> bool {
+    problem.objectives.iter().any(|objective| objective.metric == LOSS)
+}
+
 /// A setting with the fastest of the values that are expected to learn as its own do: a first training that is slow for no
 /// gain is a training less.
 fn fastest_alike(problem: &Problem, prior: &dyn Prior, params: &Params) -> Params {
-    if problem.objectives.iter().all(|objective| objective.metric != LOSS) {
+    if !searches_loss(problem) {
         return params.clone();
     }
     let speed = counted_as(THROUGHPUT, &problem.objectives);
