@@ -69,7 +69,7 @@ impl Variables {
         self.count(name);
         let joined = match (self.values.remove(name), value) {
             (Some(Value::One(mut word)), Value::One(more)) => {
-                more.into_parts().into_iter().for_each(|part| word.extend(part));
+                word.append(more);
                 Value::One(word)
             }
             (Some(Value::List(mut words)), Value::List(more)) => {
@@ -110,29 +110,23 @@ impl Variables {
         let (name, operator) = inner.split_at(end.unwrap_or(inner.len()));
         match operator {
             "" => Some(vec![self.one(name)?]),
-            "[@]" => self.all(name),
+            "[@]" => self.words(name, usize::MAX),
             _ => Some(vec![self.or_default(name, operator, expansion, depth)?]),
         }
     }
 
     /// The value of a variable; of a list its first word.
     fn one(&mut self, name: &str) -> Option<Word> {
-        let word = match self.known(name)? {
-            Value::One(word) => word,
-            Value::List(words) => words.first()?,
-        };
-        let size = word.size();
-        let word = (size <= self.room).then(|| word.clone());
-        self.room = self.room.saturating_sub(size);
-        word
+        self.words(name, 1)?.pop()
     }
 
-    /// The words of a list.
-    fn all(&mut self, name: &str) -> Option<Vec<Word>> {
+    /// The first words of a variable's value, at most so many.
+    fn words(&mut self, name: &str, most: usize) -> Option<Vec<Word>> {
         let words = match self.known(name)? {
             Value::One(word) => std::slice::from_ref(word),
             Value::List(words) => words.as_slice(),
         };
+        let words = &words[..words.len().min(most)];
         let size: usize = words.iter().map(Word::size).sum();
         let words = (size <= self.room).then(|| words.to_vec());
         self.room = self.room.saturating_sub(size);
@@ -194,8 +188,7 @@ impl Variables {
             let end = match length_of(rest) {
                 Some(length) => {
                     let mut words = self.expand_within(&rest[..length], depth)?;
-                    let one = words.pop().filter(|_| words.is_empty())?;
-                    one.into_parts().into_iter().for_each(|part| word.extend(part));
+                    word.append(words.pop().filter(|_| words.is_empty())?);
                     length
                 }
                 None if ['"', '\'', '\\'].contains(&letter) => return None,

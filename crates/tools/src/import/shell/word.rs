@@ -123,6 +123,11 @@ impl Word {
         }
     }
 
+    /// Puts another word behind this one.
+    pub(super) fn append(&mut self, other: Self) {
+        other.parts.into_iter().for_each(|part| self.extend(part));
+    }
+
     pub(super) fn into_parts(self) -> Vec<WordPart> {
         self.parts
     }
