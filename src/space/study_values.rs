@@ -32,6 +32,24 @@ impl Study {
         }
     }
 
+    /// The parameters of the schedule that some trial may have in steps, while trials are not as long as the training that they
+    /// stand for.
+    pub fn schedule_in_steps(&self) -> Vec<&'static str> {
+        let Some((base, train)) = self.base.as_ref().zip(self.plan.train.as_ref()) else {
+            return Vec::new();
+        };
+        let of_base = [
+            ("warmup", Some(base.schedule.warmup)),
+            ("lr_decay", base.schedule.decay),
+        ];
+        let is_in_steps = |(name, of_base): &(&'static str, Option<f64>)| {
+            let sampled = self.values(name).into_iter().filter_map(|value| value.as_f64());
+            sampled.chain(*of_base).any(|value| value >= 1.0)
+        };
+        let parts = of_base.into_iter().filter(is_in_steps).map(|(name, _)| name);
+        parts.filter(|_| train.length != base.training.length).collect()
+    }
+
     /// The most devices that a trial may take.
     pub fn most_devices(&self) -> usize {
         let numbers = self.values("devices").into_iter().filter_map(|value| value.as_f64());
@@ -102,5 +120,25 @@ mod tests {
         assert_eq!(study.precisions(&base), [Precision::Bf16, Precision::Nf4]);
         assert!(!study.offloads_updates());
         assert_eq!(study.most_devices(), 1);
+        assert!(study.schedule_in_steps().is_empty());
+    }
+
+    #[test]
+    fn a_schedule_in_steps_is_told_where_trials_are_shorter_than_the_training() {
+        let in_steps = |rest: &str| {
+            let text = format!("model: m\ndata: {{train: [a.jsonl]}}\ntrial: {{training_steps: 6}}\n{rest}\n");
+            let options = ReadOptions { check_files: false };
+            let study = StudyFile::parse(Path::new("study.yaml"), &text, options).unwrap();
+            study.schedule_in_steps()
+        };
+        let long = "training: {length: {steps: 60}}";
+        let of = |space: &str, training: &str| in_steps(&format!("space: {space}\n{training}"));
+        assert_eq!(of("{rank: [4, 8], warmup: 10}", long), ["warmup"]);
+        assert_eq!(
+            of("{warmup: [0.1, 10], schedule: wsd, lr_decay: 20}", long),
+            ["warmup", "lr_decay"]
+        );
+        assert!(of("{rank: [4, 8], warmup: 0.1}", long).is_empty());
+        assert!(of("{rank: [4, 8], warmup: 10}", "training: {length: {steps: 6}}").is_empty());
     }
 }

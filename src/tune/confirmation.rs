@@ -39,13 +39,24 @@ impl RunsMade {
     }
 }
 
-/// Longer trainings of the finalists that are missing or shorter than planned, as there was no time for them.
+/// What the finalists' longer trainings lack that are missing, or shorter than planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LackOfTime {
-    /// Tokens of the longest training that was made; `None` where there was no time for any.
-    pub longest: Option<u64>,
-    /// Tokens that the longest trainings would have had, were there time enough.
-    pub planned: u64,
+pub enum Lack {
+    /// There was no time for them.
+    Time {
+        /// Tokens of the longest training that was made; `None` where there was no time for any.
+        longest: Option<u64>,
+        /// Tokens that the longest trainings would have had, were there time enough.
+        planned: u64,
+    },
+    /// The study made too few trainings to be worth longer ones.
+    Trainings {
+        made: u64,
+        /// Trainings from which on longer ones are made.
+        enough: u64,
+        /// Trainings that are enough where a budget of time bounds them; `None` where one does.
+        enough_with_time: Option<u64>,
+    },
 }
 
 /// Runs that confirmed a search's recommendation so far, and what is still to come.
@@ -58,8 +69,8 @@ pub(super) struct Confirmation {
     /// Whether this search has confirmed a recommendation, as far as there was time.
     is_done: bool,
     runs_made: RunsMade,
-    /// Longer trainings that there was no time for.
-    lack_of_time: Option<LackOfTime>,
+    /// What longer trainings lacked.
+    lack: Option<Lack>,
     /// Settings that were trained beyond the budget, to be trained longer.
     tried_for_longer: u64,
 }
@@ -72,7 +83,7 @@ impl Confirmation {
             trials_are_over: false,
             is_done: false,
             runs_made,
-            lack_of_time: None,
+            lack: None,
             tried_for_longer: 0,
         }
     }
@@ -102,15 +113,15 @@ impl Confirmation {
         self.is_done
     }
 
-    /// Notes that the recommendation is confirmed but for what there was no time for.
-    pub(super) fn finish(&mut self, lack_of_time: Option<LackOfTime>) {
+    /// Notes that the recommendation is confirmed but for what longer trainings lack.
+    pub(super) fn finish(&mut self, lack: Option<Lack>) {
         self.is_done = true;
-        self.lack_of_time = lack_of_time;
+        self.lack = lack;
     }
 
-    /// The longer trainings of the finalists that there was no time for; `None` where nothing is missing.
-    pub(super) fn lack_of_time(&self) -> Option<LackOfTime> {
-        self.lack_of_time
+    /// What the finalists' longer trainings lacked; `None` where nothing is missing.
+    pub(super) fn lack(&self) -> Option<Lack> {
+        self.lack
     }
 
     /// Runs of each kind that were made.
@@ -159,12 +170,13 @@ mod tests {
     fn a_search_that_was_confirmed_may_go_on_with_trials() {
         let mut confirmation = Confirmation::new(None, RunsMade::default());
         confirmation.end_trials();
-        confirmation.finish(Some(LackOfTime {
+        let lack = Lack::Time {
             longest: None,
             planned: 7,
-        }));
+        };
+        confirmation.finish(Some(lack));
         confirmation.resume_trials();
         assert!(confirmation.is_done() && !confirmation.trials_are_over());
-        assert_eq!(confirmation.lack_of_time().map(|lack| lack.planned), Some(7));
+        assert_eq!(confirmation.lack(), Some(lack));
     }
 }

@@ -60,7 +60,7 @@ mod widening_problem;
 
 pub use baseline::{Width, baseline};
 pub use confirm::Repeat;
-pub use confirmation::LackOfTime;
+pub use confirmation::Lack;
 pub use cost_model::CostModel;
 pub use cost_survey::{CostSurvey, SurveyedSetting};
 pub use ending::Ending;

@@ -26,7 +26,7 @@ use peft_tune_search::Problem;
 const SHARE_FOR_CONFIRMATION: f64 = 1.0 / 3.0;
 /// Most of the time of trials that trainings leave to the variants that are measured behind them.
 const SHARE_FOR_VARIANTS: f64 = 0.08;
-/// Share of the budget by which a run that confirms may be expected to go beyond it.
+/// Share of the budget by which runs that confirm may be expected to go beyond it.
 const SLACK: f64 = 0.05;
 
 /// The parts of a search that decide what there is time for.
@@ -183,9 +183,12 @@ impl Schedule<'_> {
 
     /// Whether a run that is expected to take so long may begin behind the trials.
     pub(super) fn has_time_behind(&self, expected_s: f64) -> bool {
-        let slack_s = self.study.budget.time_s.map_or(0.0, |budget| SLACK * budget);
-        let left_s = self.left_s();
-        left_s > 0.0 && expected_s <= left_s + slack_s
+        self.left_s() > 0.0 && expected_s <= self.left_behind_s()
+    }
+
+    /// Seconds that runs behind the trials may be expected to take in all.
+    pub(super) fn left_behind_s(&self) -> f64 {
+        self.left_s() + self.study.budget.time_s.map_or(0.0, |budget| SLACK * budget)
     }
 
     /// Seconds that a trial of these params is expected to take.

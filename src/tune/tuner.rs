@@ -21,7 +21,7 @@ use super::running_trials::RunningTrials;
 use super::schedule::Schedule;
 use super::trials::Trials;
 use super::widening_problem::WideningProblem;
-use super::{Ending, Inputs, Interrupt, LackOfTime, Progress, TargetForecast, TuneError, TuneObserver};
+use super::{Ending, Inputs, Interrupt, Lack, Progress, TargetForecast, TuneError, TuneObserver};
 use crate::space::Study;
 use crate::store::{SearchStage, SpentTime, Store, StudyId};
 use crate::worker::Evaluator;
@@ -289,8 +289,8 @@ impl<'a> Tuner<'a> {
     }
 
     /// The longer trainings of the finalists that there was no time for; `None` where nothing is missing.
-    pub fn lack_of_time(&self) -> Option<LackOfTime> {
-        self.confirmation.lack_of_time()
+    pub fn lack(&self) -> Option<Lack> {
+        self.confirmation.lack()
     }
 
     /// The schedule that says what there is time for, as things stand.

@@ -12,6 +12,7 @@ use super::losses::Losses;
 use super::mixed_throughput::mix_throughput;
 use super::rival::{BesideRival, ToldEvaluation};
 use super::trial_inputs::{Fp32Key, TrialInputs};
+use super::trial_schedule::schedule_in_part;
 use super::{TrialEvent, TrialRequest};
 use peft_tune_core::objective::{LOSS, LOSS_BEFORE, LOSS_STANDARD_ERROR, TOKEN_ACCURACY, TRAIN_TOKENS};
 use peft_tune_core::recipe::{Precision, Recipe};
@@ -139,6 +140,7 @@ impl TrialRun<'_> {
         recipe.training.seed = recipe.training.seed.wrapping_add(plan.seed_offset);
         let source = Arc::new(self.source(&recipe)?);
         let steps = source.steps(plan.length);
+        recipe.schedule = schedule_in_part(&recipe.schedule, steps, source.steps(recipe.training.length));
         emit(TrialEvent::Training {
             number: self.request.number,
             steps,

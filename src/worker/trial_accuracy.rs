@@ -13,6 +13,7 @@ use super::scorer::ScorerError;
 use super::scoring::{AnsweringModel, ScoringError, score};
 use super::trial::{Run, TrialRun};
 use super::trial_inputs::Fp32Key;
+use super::trial_schedule::schedule_in_part;
 use super::unmeasured::Unmeasured;
 use peft_tune_core::objective::{
     LOSS_BEFORE_DENSE, LOSS_KEPT_PERCENT, TOKEN_ACCURACY, TOKEN_ACCURACY_LOST_PERCENT, TOP1_AGREEMENT_PERCENT,
@@ -177,6 +178,7 @@ impl TrialRun<'_> {
         }
         let source = Arc::new(self.source(&recipe).map_err(Unmeasured::Ends)?);
         let steps = source.steps(plan.length);
+        recipe.schedule = schedule_in_part(&recipe.schedule, steps, source.steps(recipe.training.length));
         let failed = |error| Unmeasured::of("the training in fp32", error);
         let device = self.loaded.base.device();
         let base = BaseModel::load(&self.loaded.folder, Precision::Fp32, device).map_err(failed)?;

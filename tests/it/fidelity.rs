@@ -351,6 +351,60 @@ fn finalists_and_the_same_at_half_their_rate_are_trained_longer() {
 }
 
 #[test]
+fn steps_of_a_warm_up_are_those_of_the_full_training() {
+    let study = Study::of_engine(
+        "space: {rank: 4, warmup: [0.15, 10], learning_rate: 5e-3, precision: fp32}\n\
+         objectives: [peak_memory, loss]\nsampler: grid\nconfirm: none\npruner: none\n\
+         trial: {sequence_length: 64, profile_steps: 1, profile_warmup: 0, training_steps: 6, evaluation: {rows: 8}}\n\
+         training: {length: {steps: 60}}\nbudget: {trials: 2}\n",
+    );
+    let output = study.output(&["search", "space.yaml"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success() && told.contains("steps of `warmup` are the full training's"),
+        "{told}"
+    );
+    // A step of six is the share that ten are of sixty.
+    let losses = study.rows("select value from metric where name = 'loss'");
+    assert!(
+        losses.len() == 2 && losses[0]["value"] == losses[1]["value"],
+        "{losses:?}"
+    );
+    // The setting is the one that was asked for.
+    let warmups = study.rows("select warmup from trial order by warmup");
+    assert_eq!(warmups[1]["warmup"], 10.0);
+}
+
+#[test]
+fn a_study_with_too_few_trainings_for_longer_ones_says_how_many_are_enough() {
+    let study = Study::of_engine(
+        "space: {rank: [2, 4], micro_batch: [1, 2], global_batch: 2, learning_rate: 5e-3, precision: fp32}\n\
+         objectives: [peak_memory, loss]\nsampler: grid\n\
+         trial: {sequence_length: 64, profile_steps: 1, profile_warmup: 0, training_tokens: 300, evaluation: {rows: 8}}\n\
+         training: {length: {tokens: 4000}}\nbudget: {trials: 2}\n",
+    );
+    let told = |arguments: &[&str]| {
+        let output = study.output(arguments);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{told}");
+        told
+    };
+    let of_trials = told(&["search", "space.yaml"]);
+    assert!(
+        of_trials.contains(
+            "no finalist was trained longer: the choice goes by 2 short trainings, and 16 are enough, or 4 with a \
+             `budget: {time: ..}`, for longer ones"
+        ),
+        "{of_trials}"
+    );
+    let of_time = told(&["search", "space.yaml", "--time", "10m"]);
+    assert!(
+        of_time.contains("goes by 2 short trainings, and 4 are enough for longer ones"),
+        "{of_time}"
+    );
+}
+
+#[test]
 fn a_search_finds_how_long_the_full_training_should_be() {
     let study = Study::of_engine(
         "space: {rank: [2, 4], learning_rate: {low: 4e-3, high: 3.2e-2, scale: log}, precision: fp32}\n\

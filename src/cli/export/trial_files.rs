@@ -21,6 +21,7 @@ use crate::cli::terminal::output::write_exact;
 use crate::space::Loader;
 use crate::tools::Tool;
 use crate::tools::export::{DEEPSPEED_FILE, ExportInput, Known, RenderError, Rendered, Warning};
+use crate::worker::schedule_in_part;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::stack::deepspeed_refuses;
 use peft_tune_core::recipe::{
@@ -110,6 +111,7 @@ impl TrialFiles {
         recipe.training.seed = recipe.training.seed.wrapping_add(seed_offset);
         let source = BatchSource::of_recipe(&data, &recipe).map_err(CliError::bad_input)?;
         let steps = source.steps(length);
+        recipe.schedule = schedule_in_part(&recipe.schedule, steps, source.steps(recipe.training.length));
         let family = ModelFamily::read(&files.config)?;
         let architecture = family.architecture();
         let mut refused = refused(tool, &recipe, architecture);

@@ -33,6 +33,15 @@ pub(super) fn plan_text(
     let objectives: Vec<String> = study.objectives.iter().map(|one| metric_words(&one.metric)).collect();
     add("finds", format!("the best trade-off of {}", and(&objectives)));
     add("a trial", phases(study));
+    let in_steps = study.schedule_in_steps();
+    if !in_steps.is_empty() {
+        let names: Vec<String> = in_steps.iter().map(|name| format!("`{name}`")).collect();
+        let names = and(&names);
+        add(
+            "",
+            format!("steps of {names} are the full training's: a shorter one has as large a share of them"),
+        );
+    }
     if let Some(base) = &study.base {
         add("model", base.model.clone());
         // Data of the hub that are not here yet have no size.

@@ -22,7 +22,7 @@ use crate::cli::terminal::output::tell;
 use crate::cli::terminal::signals::Signals;
 use crate::space::{Backend, Study, WarmStart};
 use crate::tools::Tool;
-use crate::tune::{Ending, Interrupt, LackOfTime, TunerParts};
+use crate::tune::{Ending, Interrupt, Lack, TunerParts};
 use peft_tune_search::{Knowledge, Prior, Problem, Sampler};
 
 /// How long a second signal leaves to hand the trials under way back.
@@ -138,8 +138,8 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
 struct Searched {
     ending: Ending,
     found: SearchResult,
-    /// Longer trainings that there was no time for.
-    lack: Option<LackOfTime>,
+    /// What longer trainings lacked.
+    lack: Option<Lack>,
 }
 
 /// Prepares a study, runs its trials, and reads what they found.

@@ -154,7 +154,10 @@ pub(super) fn phases(study: &Study) -> String {
                 measure
                     .and_then(|plan| plan.serve)
                     .map(|_| "answers that are timed".to_owned()),
-                train.map(|plan| format!("a training phase with {} evaluations", plan.evaluations.max(1))),
+                train.map(|plan| match plan.evaluations {
+                    0 | 1 => "a training phase with an evaluation".to_owned(),
+                    evaluations => format!("a training phase with {evaluations} evaluations"),
+                }),
             ];
             let parts: Vec<String> = parts.into_iter().flatten().collect();
             let behind = train.map(|plan| behind_training(&plan.accuracy)).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Words at the end of a search about its time: what it went to, and what there was none for.
+//! Words at the end of a search about its time: what it went to, and why trainings are missing.
 
 use crate::report::about_duration;
 use crate::store::SpentTime;
-use crate::tune::LackOfTime;
+use crate::tune::Lack;
 
 /// Seconds below which nothing is said.
 const NOTHING_S: f64 = 0.5;
@@ -49,17 +49,34 @@ fn runs_text(spent: &SpentTime) -> String {
     }
 }
 
-/// Says which longer trainings are missing for lack of time.
-pub(super) fn lack_text(lack: &LackOfTime) -> String {
-    let planned = lack.planned;
-    let what = match lack.longest {
-        None => format!("no finalist was trained longer (for {planned} tokens): the choice goes by short trainings"),
-        Some(longest) if longest < planned => {
-            format!("finalists were trained for {longest} tokens, not the {planned} of a whole comparison")
+/// Says which longer trainings are missing, and what would give them.
+pub(super) fn lack_text(lack: &Lack) -> String {
+    match *lack {
+        Lack::Time { longest, planned } => {
+            let what = match longest {
+                None => {
+                    format!("no finalist was trained longer (for {planned} tokens): the choice goes by short trainings")
+                }
+                Some(longest) if longest < planned => {
+                    format!("finalists were trained for {longest} tokens, not the {planned} of a whole comparison")
+                }
+                Some(_) => format!("not every finalist was trained longer (for {planned} tokens)"),
+            };
+            format!("{what}; the budget's time is spent, and `--time TIME` gives it more")
         }
-        Some(_) => format!("not every finalist was trained longer (for {planned} tokens)"),
-    };
-    format!("{what}; the budget's time is spent, and `--time TIME` gives it more")
+        Lack::Trainings {
+            made,
+            enough,
+            enough_with_time,
+        } => {
+            let or_time = enough_with_time.map(|trainings| format!(", or {trainings} with a `budget: {{time: ..}}`,"));
+            format!(
+                "no finalist was trained longer: the choice goes by {made} short trainings, and {enough} are enough{} for \
+                 longer ones",
+                or_time.unwrap_or_default()
+            )
+        }
+    }
 }
 
 #[cfg(test)]
@@ -87,11 +104,28 @@ mod tests {
     #[test]
     fn a_lack_of_time_says_what_is_missing() {
         let said = |longest| {
-            let lack = LackOfTime { longest, planned: 4000 };
+            let lack = Lack::Time { longest, planned: 4000 };
             lack_text(&lack)
         };
         assert!(said(None).starts_with("no finalist was trained longer (for 4000 tokens)"));
         assert!(said(Some(2000)).starts_with("finalists were trained for 2000 tokens, not the 4000"));
         assert!(said(Some(4000)).starts_with("not every finalist"));
+    }
+
+    #[test]
+    fn a_study_that_is_too_small_for_longer_trainings_says_what_is_enough() {
+        let said = |enough, enough_with_time| {
+            lack_text(&Lack::Trainings {
+                made: 3,
+                enough,
+                enough_with_time,
+            })
+        };
+        assert_eq!(
+            said(16, Some(4)),
+            "no finalist was trained longer: the choice goes by 3 short trainings, and 16 are enough, or 4 with a \
+             `budget: {time: ..}`, for longer ones"
+        );
+        assert!(said(4, None).ends_with("the choice goes by 3 short trainings, and 4 are enough for longer ones"));
     }
 }

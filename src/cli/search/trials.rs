@@ -12,7 +12,7 @@ use crate::cli::CliError;
 use crate::cli::terminal::output::tell;
 use crate::space::{Backend, Study};
 use crate::store::SpentTime;
-use crate::tune::{Ending, Forecast, LackOfTime, TargetForecast, Tuner, TunerParts, reopen_failed_study};
+use crate::tune::{Ending, Forecast, Lack, TargetForecast, Tuner, TunerParts, reopen_failed_study};
 use peft_tune_engine::profile::sample::why_no_gpu_samples;
 use peft_tune_kernels::device;
 use peft_tune_search::Problem;
@@ -21,7 +21,7 @@ use peft_tune_search::Problem;
 pub(super) struct TrialsOutcome {
     pub(super) ending: Ending,
     pub(super) spent: SpentTime,
-    pub(super) lack: Option<LackOfTime>,
+    pub(super) lack: Option<Lack>,
     /// The problem that was searched, with the ranges that were widened.
     pub(super) problem: Problem,
 }
@@ -85,7 +85,7 @@ pub(super) async fn run_trials(
     Ok(TrialsOutcome {
         ending,
         spent: tuner.spent(),
-        lack: tuner.lack_of_time(),
+        lack: tuner.lack(),
         problem: tuner.problem().clone(),
     })
 }

@@ -9,6 +9,8 @@ use peft_tune_core::study::{Params, Trial};
 /// Trainings of a length between, where there are tokens for them, and how many go on to the longest.
 pub(super) const FIRST: u64 = 4;
 pub(super) const THEN: u64 = 2;
+/// Trainings above which no study is too small for longer ones.
+const MANY: u64 = 100;
 /// Share of the full length above which a training goes all the way, though it takes a little more than the tokens that there are.
 const NEARLY: f64 = 0.8;
 /// Multiple of a trial's tokens from which on a training counts as longer.
@@ -63,20 +65,32 @@ impl Lengths {
         trainings: u64,
         trained: TrainedRows,
     ) -> Option<Self> {
-        let train = study.plan.train.as_ref()?;
-        let one = &recipe_for(study, params).ok()?;
-        let tokens_of = |length: TrainingLength| length.tokens(&one.batch, trained);
-        let short = tokens_of(train.length);
-        let full = match (tokens_of(one.training.length), study.finds_length) {
-            (stand_in, true) => stand_in.max(LEAST_TIMES.saturating_mul(short)),
-            (full, false) => full,
-        };
+        let (short, full) = short_and_full(study, params, trained)?;
         // What is tried behind the budget for the sake of longer trainings does not make them longer yet.
         let of_search = study.budget.trials.unwrap_or(u64::MAX).min(trainings);
+        Self::allowed(study, plan, of_search, short, full)
+    }
+
+    /// The least number of trainings after which longer ones are made, where `made` are too few for that; `None` where
+    /// no number is enough. `params` are those of one of them.
+    pub(super) fn enough_trainings(
+        study: &Study,
+        plan: &ConfirmPlan,
+        params: &Params,
+        made: u64,
+        trained: TrainedRows,
+    ) -> Option<u64> {
+        let (short, full) = short_and_full(study, params, trained)?;
+        let are_enough = |trainings: &u64| Self::allowed(study, plan, *trainings, short, full).is_some();
+        (made.saturating_add(1)..=MANY).find(are_enough)
+    }
+
+    /// The lengths that so many trainings of a search allow.
+    fn allowed(study: &Study, plan: &ConfirmPlan, trainings: u64, short: u64, full: u64) -> Option<Self> {
         // A budget of time bounds them too, and is there to be used: where each training takes minutes, few are many.
         let allowance = match study.budget.time_s {
-            Some(_) if of_search >= FIRST => (plan.longer * of_search as f64 * short as f64) as u64,
-            _ => plan.longer_tokens(of_search, short),
+            Some(_) if trainings >= FIRST => (plan.longer * trainings as f64 * short as f64) as u64,
+            _ => plan.longer_tokens(trainings, short),
         };
         let lengths = Self::planned(short, full, allowance);
         lengths.are_longer().then_some(lengths)
@@ -157,6 +171,19 @@ impl Lengths {
     pub(in crate::tune) fn longest(&self) -> u64 {
         self.longest
     }
+}
+
+/// Tokens of a trial's training of these params and of the full one; `None` where trials do not train.
+fn short_and_full(study: &Study, params: &Params, trained: TrainedRows) -> Option<(u64, u64)> {
+    let train = study.plan.train.as_ref()?;
+    let one = &recipe_for(study, params).ok()?;
+    let tokens_of = |length: TrainingLength| length.tokens(&one.batch, trained);
+    let short = tokens_of(train.length);
+    let full = match (tokens_of(one.training.length), study.finds_length) {
+        (stand_in, true) => stand_in.max(LEAST_TIMES.saturating_mul(short)),
+        (full, false) => full,
+    };
+    Some((short, full))
 }
 
 #[cfg(test)]

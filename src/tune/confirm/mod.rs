@@ -8,7 +8,7 @@
 mod expected;
 mod finalists;
 mod found_length;
-mod lack_of_time;
+mod lack;
 mod lengths;
 mod long_training;
 mod next_repeat;

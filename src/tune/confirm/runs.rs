@@ -32,7 +32,8 @@ impl Tuner<'_> {
         };
         let schedule = self.schedule();
         let planned = schedule.planned_lengths(&plan);
-        repeated.lengths = planned.and_then(|planned| schedule.fitting_lengths(planned, &plan, schedule.left_s()));
+        repeated.lengths =
+            planned.and_then(|planned| schedule.fitting_lengths(planned, &plan, schedule.left_behind_s()));
         loop {
             self.wait_while_paused().await?;
             if self.parts.interrupt.is_requested() {
@@ -66,8 +67,8 @@ impl Tuner<'_> {
             self.confirmation.count(RunsMade::of(self.parts.study, &repeated.runs));
         }
         if !self.parts.interrupt.is_requested() {
-            let lack_of_time = self.schedule().lack_of_time(planned, &repeated);
-            self.confirmation.finish(lack_of_time);
+            let lack = self.schedule().lack(planned, &plan, &repeated);
+            self.confirmation.finish(lack);
         }
         Ok(())
     }
