@@ -10,7 +10,7 @@
 //! | `launched`, `relay`, `forwarding` | the command, its output, and signals |
 //! | `settings`, `command_words`, `packages` | what is known before it runs |
 //! | `sampler`, `sample`, `process_tree`, `limits` | looks at the run and the machine |
-//! | `progress`, `log_file`, `event_files`, `output_lines`, `token_count`, `named_bar`, `tqdm_bar`, `log_fields`, `printed` | what it prints and logs |
+//! | `progress`, `log_file`, `event_files`, `output_lines`, `paced`, `token_count`, `named_bar`, `tqdm_bar`, `log_fields`, `printed` | what it prints and logs |
 
 mod against;
 mod args;
@@ -26,6 +26,7 @@ mod log_fields;
 mod log_file;
 mod named_bar;
 mod output_lines;
+mod paced;
 mod packages;
 mod printed;
 mod process_tree;

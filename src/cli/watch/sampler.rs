@@ -1,12 +1,17 @@
 //! Looks at a run: its processes, the machine, and the GPUs.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::limits::LimitReader;
 use super::process_tree::ProcessTree;
 use super::sample::{Sample, Samples};
 use peft_tune_engine::profile::disturbance::{Counters, HostCounters, MachineCounters};
 use peft_tune_engine::profile::sample::ProcessGpus;
+
+/// Time that processes may take to end behind the command that started them.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Time from one look for them to the next.
+const TICK: Duration = Duration::from_millis(50);
 
 /// Samples one run.
 pub(super) struct RunSampler {
@@ -65,5 +70,17 @@ impl RunSampler {
             gpus,
         };
         self.samples.push(sample);
+    }
+
+    /// Whether processes of the run go on for more than a moment, now that the command has ended.
+    pub(super) fn goes_on(&mut self) -> bool {
+        let began = Instant::now();
+        while self.tree.sample().is_some() {
+            if began.elapsed() >= FAREWELL {
+                return true;
+            }
+            std::thread::sleep(TICK);
+        }
+        false
     }
 }

@@ -12,7 +12,7 @@ use crate::cli::plan::{Expectation, device_of, expectation};
 use crate::tools::Tool;
 use crate::tools::import::{Imported, StackFileError, parse_changed, parse_recipe, text_of};
 use peft_tune_core::predict;
-use peft_tune_core::predict::stack::StackDevice;
+use peft_tune_core::predict::stack::{HOST, StackDevice};
 
 /// The watched training as far as it is known before it runs.
 #[derive(Debug, Default)]
@@ -49,10 +49,12 @@ impl Settings {
         let told = CommandWords::of(&words, Path::is_file);
         let asked = args.stack.as_deref().map(Tool::from_name).transpose();
         let asked = asked.map_err(CliError::bad_input)?.or(told.tool);
-        let device = device(args)?;
+        let mut unknown = Vec::new();
+        let device = device(args, &mut unknown)?;
         let mut settings = Self {
             devices: args.devices.or(told.devices),
             output: told.output.clone(),
+            unknown,
             ..Self::default()
         };
         let read = match (&args.config, &told.source) {
@@ -75,7 +77,7 @@ impl Settings {
             return Ok(settings);
         };
         settings.output = settings.output.or(output);
-        if device.is_none() {
+        if device.is_none() && args.device.is_none() {
             settings.unknown.push(
                 "no speed is predicted: the driver names no GPU that is known here; --device names one, or `cpu`"
                     .to_owned(),
@@ -97,10 +99,17 @@ impl Settings {
     }
 }
 
-/// The device to predict for: the one that is named, else the first GPU of the driver.
-fn device(args: &Args) -> Result<Option<StackDevice>, CliError> {
+/// The device to predict for: the one that is named, else the first GPU of the driver. This machine's processor may not be measured,
+/// which keeps nothing from running.
+fn device(args: &Args, unknown: &mut Vec<String>) -> Result<Option<StackDevice>, CliError> {
     if let Some(name) = &args.device {
-        return device_of(name, &args.database).map(Some);
+        return match device_of(name, &args.database) {
+            Err(error) if name == HOST => {
+                unknown.push(format!("no speed is predicted: {error}"));
+                Ok(None)
+            }
+            device => device.map(Some),
+        };
     }
     let models = gpu_models();
     let sheet = models.iter().find_map(|model| predict::device_of_driver(model));
