@@ -215,7 +215,7 @@ impl Watching {
             samples,
             settings: progress.settings.clone(),
             told: progress.told.clone(),
-            asked: settings.expectation.as_ref().map(asked_step),
+            asked: asked_step(settings),
             ending,
             unseen: self.unseen.iter().cloned().chain(losses).chain(cut).collect(),
         }

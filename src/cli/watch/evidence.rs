@@ -23,12 +23,19 @@ pub(super) struct RunLimits {
     pub gpu_unseen: bool,
 }
 
-/// Numbers of a step as the tool's file says them.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Numbers of a step as the tool's file says them; what it leaves to the tool, or says in code that is not read, is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct AskedStep {
-    pub micro_batch: u64,
-    pub accumulation: u64,
-    pub devices: u64,
+    pub micro_batch: Option<u64>,
+    pub accumulation: Option<u64>,
+    pub devices: Option<u64>,
+}
+
+impl AskedStep {
+    /// Rows of a step on one device.
+    pub(super) fn rows(&self) -> Option<u64> {
+        Some(self.micro_batch?.saturating_mul(self.accumulation?))
+    }
 }
 
 /// Measurements of a run that has ended, or that is under way.

@@ -55,7 +55,6 @@ pub(super) struct Span {
     pub read_per_s: Option<f64>,
     pub written_per_s: f64,
     pub received_per_s: f64,
-    pub major_faults_per_s: f64,
     /// Share of the time in which something on the machine waited for a disk.
     pub disk_pressure: Option<f64>,
     /// Share of the time in which the control group was kept from its processors.
@@ -92,7 +91,6 @@ impl Span {
             read_per_s: counted(|used| used.read_bytes.map(|bytes| bytes as f64)),
             written_per_s: rate(|sample| sample.used.written_bytes.unwrap_or(0) as f64),
             received_per_s: rate(|sample| sample.pressed.received_bytes.unwrap_or(0) as f64),
-            major_faults_per_s: rate(|sample| sample.used.major_faults as f64),
             disk_pressure: share(|pressed| pressed.disk_s),
             held_back: share(|pressed| pressed.held_back_s),
             gpu_utilisation: last.gpu_utilisation(),

@@ -1,5 +1,6 @@
 //! Settings of the watched training, and what they make one expect. What cannot be read or predicted keeps nothing from running.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -20,6 +21,8 @@ pub(super) struct Settings {
     /// File, script or command that the settings are read from.
     pub file: Option<PathBuf>,
     pub expectation: Option<Expectation>,
+    /// Names of the settings that the file says.
+    pub said: BTreeSet<&'static str>,
     /// Devices that share the work, where a person, the launcher or the file tells them.
     pub devices: Option<u64>,
     /// Folder that the training writes to.
@@ -84,6 +87,7 @@ impl Settings {
             );
         }
         settings.unknown.extend(imported.unread_note());
+        settings.said.clone_from(&imported.said);
         match expectation(&path, imported, args.model.clone(), settings.devices, device) {
             Ok(expectation) => {
                 // One is also what is taken where the file says nothing.

@@ -12,7 +12,7 @@ pub(super) use cause::Cause;
 use super::evidence::Evidence;
 
 /// All rules: a rule finds at most one thing.
-const RULES: [fn(&Evidence) -> Option<Cause>; 17] = [
+const RULES: [fn(&Evidence) -> Option<Cause>; 18] = [
     messages::out_of_memory,
     memory::memory_limit,
     memory::swapping,
@@ -21,6 +21,7 @@ const RULES: [fn(&Evidence) -> Option<Cause>; 17] = [
     machine::cpu_limit,
     machine::throttled,
     steps::one_long_row,
+    steps::periodic_work,
     steps::stall,
     steps::slows_down,
     steps::evaluation_time,
