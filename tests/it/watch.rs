@@ -3,7 +3,7 @@
 
 /// Logs that a run writes beside its output.
 mod logs;
-/// Processes that go on behind their command.
+/// Others on the machine, and processes that go on behind their command.
 mod others;
 /// Signals, and keys that are typed.
 mod signals;

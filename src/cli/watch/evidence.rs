@@ -7,7 +7,7 @@ use super::printed::{PrintedSetting, Told};
 use super::progress::{Phase, StepSpan};
 use super::sample::{Sample, Span};
 use crate::worker::OomKills;
-use peft_tune_engine::profile::median;
+use peft_tune_engine::profile::{DeviceSample, median};
 
 /// Processors and memory that a run may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -94,6 +94,12 @@ impl Evidence {
             .collect()
     }
 
+    /// Samples of the GPUs that the run is on.
+    pub(super) fn own_gpus(&self) -> Vec<DeviceSample> {
+        let all = self.samples.iter().flat_map(|sample| &sample.gpus);
+        all.filter(|gpu| gpu.resident_bytes.is_some()).copied().collect()
+    }
+
     /// What happened within a time.
     pub(super) fn within(&self, from_s: f64, to_s: f64) -> Vec<Span> {
         let all = self.spans.iter().copied();
@@ -118,7 +124,7 @@ pub(super) fn mean_of_known(spans: &[Span], of: impl Fn(&Span) -> Option<f64>) -
 #[cfg(test)]
 pub(super) mod made {
     use super::*;
-    use crate::cli::watch::process_tree::Used;
+    use crate::cli::watch::process_stat::Used;
 
     /// A run of so many steps of a second each, seen twice in each, on two processors that it keeps busy.
     pub(in crate::cli::watch) fn clean(steps: u64) -> Evidence {

@@ -9,8 +9,9 @@
 //! | `causes`, `evidence` | rules on what was measured |
 //! | `launched`, `relay`, `forwarding` | the command, its output, and signals |
 //! | `settings`, `command_words`, `packages` | what is known before it runs |
-//! | `sampler`, `sample`, `process_tree`, `limits` | looks at the run and the machine |
-//! | `progress`, `log_file`, `event_files`, `output_lines`, `paced`, `token_count`, `named_bar`, `tqdm_bar`, `log_fields`, `printed` | what it prints and logs |
+//! | `sampler`, `sample`, `limits`, `processor_use` | looks at the run and the machine |
+//! | `process_tree`, `process_stat`, `thread_turns`, `shared_pages`, `paced` | looks at the run's processes |
+//! | `progress`, `log_file`, `event_files`, `output_lines`, `token_count`, `named_bar`, `tqdm_bar`, `log_fields`, `printed` | what it prints and logs |
 
 mod against;
 mod args;
@@ -29,7 +30,9 @@ mod output_lines;
 mod paced;
 mod packages;
 mod printed;
+mod process_stat;
 mod process_tree;
+mod processor_use;
 mod progress;
 mod relay;
 mod report;
@@ -37,8 +40,10 @@ mod report_text;
 mod sample;
 mod sampler;
 mod settings;
+mod shared_pages;
 mod status_line;
 mod status_text;
+mod thread_turns;
 mod token_count;
 mod tqdm_bar;
 mod trace;

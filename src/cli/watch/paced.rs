@@ -25,6 +25,11 @@ impl Paced {
         self.last.is_none_or(|(ended, took)| ended.elapsed() >= waits(took))
     }
 
+    /// Time since the last look; `None` before the first one.
+    pub(super) fn since(&self) -> Option<Duration> {
+        self.last.map(|(ended, _)| ended.elapsed())
+    }
+
     /// Looks.
     pub(super) fn look<T>(&mut self, look: impl FnOnce() -> T) -> T {
         let began = Instant::now();
@@ -41,11 +46,11 @@ mod tests {
     #[test]
     fn what_took_long_is_not_due_at_once() {
         let (mut sparing, mut at_once) = (Paced::new(1_000_000), Paced::new(0));
-        assert!(sparing.is_due(Duration::ZERO));
+        assert!(sparing.is_due(Duration::ZERO) && sparing.since().is_none());
         let pause = || std::thread::sleep(Duration::from_millis(2));
         sparing.look(pause);
         at_once.look(pause);
-        assert!(!sparing.is_due(Duration::ZERO));
+        assert!(!sparing.is_due(Duration::ZERO) && sparing.since().is_some());
         assert!(at_once.is_due(Duration::ZERO) && !at_once.is_due(Duration::from_secs(3600)));
     }
 }

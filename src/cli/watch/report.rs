@@ -286,6 +286,14 @@ fn unknown(settings: &Settings, evidence: &Evidence, seen: StepsSeen) -> Vec<Str
             "what was expected is for one device, and by the tool's rows of a step there are {devices}: --devices {devices} says so"
         ));
     }
+    // A command that ends at once is looked at once, if at all.
+    let is_seen = |sample: &Sample| sample.queued.is_some() && sample.all_use.is_some();
+    if evidence.samples.len() > 1 && !evidence.samples.iter().any(is_seen) {
+        unknown.push(
+            "whether other programs took processors was not seen: the system does not count how long threads wait for one"
+                .to_owned(),
+        );
+    }
     if evidence.samples.is_empty() {
         unknown.push(
             "no memory was seen: the command ended at once, or the system does not show its processes".to_owned(),

@@ -1,10 +1,68 @@
-//! Processes of a watched run that outlive its command, and pipes that nobody writes into.
+//! Other programs on the processors of a watched run, and processes of it that outlive the command.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
 
 use super::Bench;
 use crate::faults::bench::messages;
+
+/// Lets a command run on one processor alone: the first that this program may use.
+#[cfg(target_os = "linux")]
+fn on_one_processor(command: &mut Command) {
+    use std::os::unix::process::CommandExt;
+
+    // SAFETY: a plain structure, for which zeros are a value, and which outlives the calls; between fork and exec nothing but a system
+    // call is made.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        let size = std::mem::size_of::<libc::cpu_set_t>();
+        assert_eq!(libc::sched_getaffinity(0, size, &raw mut allowed), 0);
+        let most = usize::try_from(libc::CPU_SETSIZE).unwrap();
+        let first = (0..most).find(|number| libc::CPU_ISSET(*number, &allowed)).unwrap();
+        let mut one: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(first, &mut one);
+        command.pre_exec(move || match libc::sched_setaffinity(0, size, &raw const one) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_program_on_the_runs_own_processor_is_named() {
+    // Where threads' waits are not counted nothing is named.
+    if !std::path::Path::new("/proc/self/schedstat").exists() {
+        return;
+    }
+    let bench = Bench::new();
+    let script = format!(
+        "{} i=0; while [ $i -le 60 ]; do bar $i 60; i=$((i + 1)); work; done",
+        super::SHELL
+    );
+    let mut command = bench.watch(&[], &["sh", "-c", &script]);
+    on_one_processor(&mut command);
+    let mut beside = Command::new("sh");
+    on_one_processor(beside.args(["-c", "while :; do :; done"]));
+    let mut beside = beside.spawn().unwrap();
+    let output = command.output().unwrap();
+    beside.kill().unwrap();
+    beside.wait().unwrap();
+    let report = bench.report();
+    let causes = report["causes"].as_array().unwrap();
+    let others = causes.iter().find(|cause| cause["name"] == "other_programs");
+    let evidence = others.and_then(|cause| cause["evidence"].as_str()).unwrap_or_default();
+    assert!(
+        evidence.contains("of the 1 processors"),
+        "{evidence}: {}",
+        messages(&output)
+    );
+    assert!(
+        !bench.causes().contains(&"data_wait".to_owned()),
+        "{}",
+        messages(&output)
+    );
+}
 
 #[test]
 fn processes_that_a_command_leaves_behind_keep_their_output() {

@@ -4,6 +4,7 @@ mod cause;
 mod machine;
 mod memory;
 mod messages;
+mod others;
 mod steps;
 mod waits;
 
@@ -17,7 +18,7 @@ const RULES: [fn(&Evidence) -> Option<Cause>; 18] = [
     memory::memory_limit,
     memory::swapping,
     waits::waits,
-    machine::other_programs,
+    others::other_programs,
     machine::cpu_limit,
     machine::throttled,
     steps::one_long_row,

@@ -226,7 +226,7 @@ fn saved(evidence: &Evidence, step: &StepSpan) -> f64 {
 mod tests {
     use super::*;
     use crate::cli::watch::evidence::made::{clean, of};
-    use crate::cli::watch::process_tree::Used;
+    use crate::cli::watch::process_stat::Used;
     use crate::cli::watch::sample::Sample;
 
     /// A run whose steps take these seconds, with so many processors busy in each and bytes written in a second.
