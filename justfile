@@ -219,7 +219,7 @@ published rows models *args:
 beside-trl *args:
     scripts/measure/beside_trl.py --binary {{binary}} {{args}}
 
-# Trainings in TRL with a fault each and clean ones: what `watch` names (`--python PYTHON` has TRL): a quarter of an hour
+# Trainings in TRL with a fault each and clean ones: what `watch` names (`--python PYTHON` has TRL): twenty minutes
 [group('measure')]
 watch-faults *args:
     scripts/measure/watch_faults.py --binary {{binary}} {{args}}

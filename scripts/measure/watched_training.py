@@ -1,8 +1,8 @@
 """A small training in TRL for `watch`, with a fault injected or none. `watch_faults.py` and `watch_overhead.py` run it.
 
-    python watched_training.py --model DIR --out DIR [--fault NAME] [--steps N] [--seed N] [--evaluates]
+    python watched_training.py --model DIR --out DIR [--fault NAME] [--steps N] [--seed N] [--threads N] [--evaluates]
 
-Rows are random tokens. The seconds of the steps, the first three left out, go to DIR/steps.json.
+Rows are random tokens. The seconds of the steps, the first three left out, go to DIR/steps.json. Nothing is asked of the network.
 """
 
 import argparse
@@ -75,8 +75,9 @@ class Faults:
         elif self.fault == "out_of_memory" and step == AT:
             torch.empty(1 << 46)
         elif self.fault == "fallback" and step == 1:
-            print("FlashAttention2 has been toggled on, but flash attention is not installed. "
-                  "Falling back to eager attention", flush=True)
+            # As transformers 5 says it; on a processor there is no flash attention to fall back from.
+            print("This model is compatible with the following flash attention implementations: `['flash_attention_2']`. "
+                  "Automatically falling back to `flash_attention_2` instead of `flash_attention_3`.", flush=True)
 
 
 def main():
@@ -86,14 +87,19 @@ def main():
     parser.add_argument("--fault", default="none")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, help="threads that compute; without it as many as PyTorch takes")
     parser.add_argument("--evaluates", action="store_true")
     args = parser.parse_args()
+    # Before the libraries, which read it when they are imported. TRL would tell its makers of each training.
+    os.environ["HF_HUB_OFFLINE"] = "1"
     import torch
     from datasets import Dataset
     from peft import LoraConfig
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import SFTConfig, SFTTrainer
 
+    if args.threads:
+        torch.set_num_threads(args.threads)
     faults, began = Faults(args.fault, args.out), []
 
     class Watch(TrainerCallback):

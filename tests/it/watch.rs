@@ -3,10 +3,13 @@
 
 /// Logs that a run writes beside its output.
 mod logs;
+/// Others on the machine, and processes that go on behind their command.
+mod others;
+/// Signals, and keys that are typed.
+mod signals;
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -114,68 +117,6 @@ fn a_command_that_is_killed_is_reported_with_its_signal() {
     assert_eq!(bench.report()["ending"]["signal"], 9);
 }
 
-#[test]
-fn signals_go_on_to_the_command_which_answers_them() {
-    for (trap, code) in [("exit 7", 7), ("", 0)] {
-        let bench = Bench::new();
-        let script = format!(
-            "trap '{trap}' TERM; echo ready; n=0; while [ $n -lt 30 ]; do n=$((n + 1)); sleep 0.05; done; exit 0"
-        );
-        let mut command = bench.watch(&[], &["sh", "-c", &script]);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        let mut printed = BufReader::new(child.stdout.take().unwrap());
-        printed.read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
-        signal(child.id(), libc::SIGTERM);
-        let status = child.wait().unwrap();
-        assert_eq!(status.code(), Some(code), "trap `{trap}`");
-    }
-}
-
-#[test]
-fn a_signal_that_comes_twice_at_once_goes_on_once() {
-    let bench = Bench::new();
-    let script =
-        "n=0; trap 'n=$((n + 1))' USR1; echo ready; while [ ! -e go ] || [ $n = 0 ]; do sleep 0.05; done; exit $n";
-    let mut command = bench.watch(&[], &["sh", "-c", script]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let mut line = String::new();
-    let mut printed = BufReader::new(child.stdout.take().unwrap());
-    printed.read_line(&mut line).unwrap();
-    let began = Instant::now();
-    signal(child.id(), libc::SIGUSR1);
-    // The shell answers each of two that are apart.
-    std::thread::sleep(Duration::from_millis(300));
-    signal(child.id(), libc::SIGUSR1);
-    std::thread::sleep(Duration::from_millis(200));
-    std::fs::write(bench.folder().join("go"), "").unwrap();
-    let code = child.wait().unwrap().code();
-    // On a busy machine the second may be handed on a second behind the first.
-    let are_near = began.elapsed() < Duration::from_secs(1);
-    assert!(code == Some(1) || !are_near, "{code:?}");
-}
-
-#[test]
-fn output_goes_on_behind_a_signal_to_the_whole_group() {
-    let bench = Bench::new();
-    let script = "trap 'echo heard' USR1; echo ready; while [ ! -e go ]; do sleep 0.05; done; echo late";
-    let mut command = bench.watch(&[], &["sh", "-c", script]);
-    command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().unwrap();
-    let mut text = String::new();
-    let mut printed = BufReader::new(child.stdout.take().unwrap());
-    printed.read_line(&mut text).unwrap();
-    let group = libc::pid_t::try_from(child.id()).unwrap();
-    // SAFETY: sending a signal has no precondition.
-    unsafe { libc::kill(-group, libc::SIGUSR1) };
-    printed.read_line(&mut text).unwrap();
-    std::fs::write(bench.folder().join("go"), "").unwrap();
-    printed.read_to_string(&mut text).unwrap();
-    assert!(text.starts_with("ready\nheard\n") && text.ends_with("late\n"), "{text}");
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-}
-
 #[cfg(target_os = "linux")]
 #[test]
 fn output_that_cannot_be_written_is_told() {
@@ -192,6 +133,26 @@ fn output_that_cannot_be_written_is_told() {
     bench.run("echo kept");
     let unknown = bench.report()["unknown"].to_string();
     assert!(!unknown.contains("output could not"), "{unknown}");
+}
+
+#[test]
+fn both_streams_into_one_file_keep_their_order() {
+    let bench = Bench::new();
+    let path = bench.folder().join("both");
+    let file = std::fs::File::create(&path).unwrap();
+    let script = "i=0; while [ $i -lt 500 ]; do echo \"o$i\"; echo \"e$i\" >&2; i=$((i + 1)); done";
+    let mut command = bench.watch(&[], &["sh", "-c", script]);
+    let status = command.stdout(file.try_clone().unwrap()).stderr(file).status().unwrap();
+    let text = std::fs::read_to_string(path).unwrap();
+    assert_eq!(status.code(), Some(0), "{text}");
+    let is_scripts = |line: &&str| {
+        let number = line.strip_prefix(['o', 'e']);
+        number.is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    let printed: Vec<&str> = text.lines().filter(is_scripts).collect();
+    let expected: Vec<String> = (0..500).flat_map(|i| [format!("o{i}"), format!("e{i}")]).collect();
+    assert!(printed == expected, "{text}");
+    assert!(text.contains("exit code 0"), "{text}");
 }
 
 #[test]
@@ -232,20 +193,6 @@ fn a_watch_that_is_killed_takes_neither_the_run_nor_its_output_away() {
         assert!(began.elapsed() < Duration::from_secs(60), "the run did not end");
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-#[test]
-fn processes_that_a_command_leaves_behind_keep_their_output() {
-    let bench = Bench::new();
-    let script = "(while [ ! -e go ]; do sleep 0.05; done; echo late) & echo early";
-    let mut command = bench.watch(&[], &["sh", "-c", script]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert_eq!(bench.report()["ending"]["leaves_others"], true);
-    std::fs::write(bench.folder().join("go"), "").unwrap();
-    let mut text = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-    assert_eq!(text, "early\nlate\n");
 }
 
 #[test]
@@ -455,6 +402,12 @@ fn what_cannot_be_read_keeps_nothing_from_running() {
         said.contains("nothing is predicted") && said.contains("c.yaml"),
         "{said}"
     );
+    // A processor that cannot be measured is no reason either.
+    let mut command = bench.watch(&["--device", "cpu"], &["echo", "ran"]);
+    let output = command.env("PEFT_TUNE_DB", "/dev/null/study.db").output().unwrap();
+    let said = messages(&output);
+    assert!(output.status.success() && output.stdout == b"ran\n", "{said}");
+    assert!(said.contains("no speed is predicted"), "{said}");
     let unknown = bench.watch(&["--device", "abacus"], &["true"]).output().unwrap();
     assert_eq!(unknown.status.code(), Some(2), "{}", messages(&unknown));
 }

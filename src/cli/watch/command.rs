@@ -146,11 +146,12 @@ impl Watching {
     /// Looks at the run until it has ended.
     fn follow(&mut self, args: &Args, settings: &Settings) -> Ending {
         let mut line = StatusLine::default();
-        let ending = loop {
+        let mut ending = loop {
             self.look();
             if let Some(ending) = self.launched.wait(args.every) {
                 break ending;
             }
+            self.launched.reap();
             self.launched.follow_sizes();
             let samples = &self.sampler.samples;
             line.draw(|| status_text::text_of(&lock(&self.progress), samples, settings.expectation.as_ref()));
@@ -161,6 +162,7 @@ impl Watching {
                 // A panic in it costs its lines, not the report.
                 let _ = reader.join();
             }
+            ending.leaves_others = self.sampler.goes_on();
         }
         self.event_files.end();
         self.logs.iter_mut().for_each(LogFile::end);
@@ -174,6 +176,8 @@ impl Watching {
     }
 
     fn read_logs(&mut self) {
+        // Whoever reads the output shall not wait for a slow disk.
+        self.event_files.search();
         let at_s = self.began.elapsed().as_secs_f64();
         let mut progress = lock(&self.progress);
         for log in &mut self.logs {
@@ -191,6 +195,9 @@ impl Watching {
             count: now.count.saturating_sub(then.count),
             scope: now.scope,
         });
+        let is_cut = progress.step() == 0 && self.event_files.is_cut();
+        let cut =
+            is_cut.then(|| "event files were looked for in a part of the folders alone: --log names one".to_owned());
         let samples = self.sampler.samples.all();
         let sees_no_gpu = samples.iter().all(|sample| sample.gpu_bytes().is_none());
         Evidence {
@@ -208,9 +215,9 @@ impl Watching {
             samples,
             settings: progress.settings.clone(),
             told: progress.told.clone(),
-            asked: settings.expectation.as_ref().map(asked_step),
+            asked: asked_step(settings),
             ending,
-            unseen: self.unseen.iter().cloned().chain(losses).collect(),
+            unseen: self.unseen.iter().cloned().chain(losses).chain(cut).collect(),
         }
     }
 
@@ -248,6 +255,9 @@ fn read_copy(mut copy: File, progress: &Mutex<Progress>, began: Instant) {
         if let Some(line) = lines.unfinished().filter(|line| progress.take_bar_line(line, at_s)) {
             shown = line;
         }
+    }
+    if let Some(last) = lines.unfinished().filter(|last| *last != shown) {
+        lock(progress).take(&last, began.elapsed().as_secs_f64());
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::log_fields::LogFields;
+use super::paced::{Paced, SPARING};
 use peft_tune_engine::profile::{EventReader, ScalarEvent};
 
 /// Part of the names of event files.
@@ -15,9 +16,9 @@ const MARK: &str = "tfevents";
 const USUAL: [&str; 2] = ["runs", "trainer_output"];
 /// Variable with the folder that transformers writes event files to.
 const VARIABLE: &str = "TENSORBOARD_LOGGING_DIR";
-/// Depth of folders that are looked through, and most entries of one.
+/// Depth of folders that are looked through, and most entries at one search.
 const DEEPEST: usize = 3;
-const MOST_ENTRIES: usize = 2000;
+const MOST_ENTRIES: usize = 20_000;
 /// Looks from one search for new files to the next.
 const LOOKS: u32 = 5;
 /// Most files that are followed.
@@ -34,6 +35,9 @@ pub(super) struct EventFiles {
     before: BTreeMap<PathBuf, u64>,
     files: Vec<EventFile>,
     looks: u32,
+    searches: Paced,
+    /// Whether the folders have more entries than were looked through.
+    is_cut: bool,
     /// Most bytes of one file that a look reads.
     most_read: usize,
     began_s: f64,
@@ -58,22 +62,31 @@ impl EventFiles {
             let length = path.metadata().map_or(0, |metadata| metadata.len());
             (path, length)
         };
+        let mut searches = Paced::new(SPARING);
+        let Search { files, left } = searches.look(|| Search::of(&roots));
         Self {
-            before: found(&roots).into_iter().map(length).collect(),
+            before: files.into_iter().map(length).collect(),
             roots,
             files: Vec::new(),
             looks: 0,
+            searches,
+            is_cut: left == 0,
             most_read: MOST_READ,
             began_s: since_1970(),
         }
     }
 
-    /// Reads what is new: the numbers of each event with the seconds since the run began. Returns what could not be read.
-    pub(super) fn look(&mut self, mut take: impl FnMut(&LogFields, f64)) -> Vec<String> {
-        if self.looks.is_multiple_of(LOOKS) {
+    /// Searches for new files, where that is due.
+    pub(super) fn search(&mut self) {
+        let is_last = self.most_read == usize::MAX;
+        if is_last || (self.looks.is_multiple_of(LOOKS) && self.searches.is_due(Duration::ZERO)) {
             self.find();
         }
         self.looks = self.looks.wrapping_add(1);
+    }
+
+    /// Reads what is new: the numbers of each event with the seconds since the run began. Returns what could not be read.
+    pub(super) fn look(&mut self, mut take: impl FnMut(&LogFields, f64)) -> Vec<String> {
         let began_s = self.began_s;
         let ended_s = since_1970() - began_s;
         let mut each = |event: ScalarEvent| {
@@ -93,15 +106,21 @@ impl EventFiles {
         read.collect()
     }
 
-    /// Makes the next look the last one: it searches at once for what a training wrote in its last moments, and reads all files to
-    /// their ends.
+    /// Makes the next search and the next look the last ones: for what a training wrote in its last moments, and to the ends of all
+    /// files.
     pub(super) fn end(&mut self) {
-        self.looks = 0;
         self.most_read = usize::MAX;
     }
 
+    /// Whether an event file may be where nobody looked.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
     fn find(&mut self) {
-        for path in found(&self.roots) {
+        let Search { files, left } = self.searches.look(|| Search::of(&self.roots));
+        self.is_cut |= left == 0;
+        for path in files {
             let is_known = self.files.iter().any(|file| file.path == path);
             if is_known || self.files.len() >= MOST_FILES {
                 continue;
@@ -165,29 +184,44 @@ pub(super) fn is_event_file(path: &Path) -> bool {
     name.to_string_lossy().contains(MARK)
 }
 
-/// Event files at or below some folders.
-fn found(roots: &[PathBuf]) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for root in roots {
-        search(root, DEEPEST, &mut files);
-    }
-    files.sort_unstable();
-    files.dedup();
-    files
+/// A search for event files at or below some folders.
+struct Search {
+    files: Vec<PathBuf>,
+    /// Entries that may still be looked at.
+    left: usize,
 }
 
-fn search(path: &Path, depth: usize, files: &mut Vec<PathBuf>) {
-    if is_event_file(path) && path.is_file() {
-        files.push(path.to_owned());
-        return;
+impl Search {
+    fn of(roots: &[PathBuf]) -> Self {
+        let mut search = Self {
+            files: Vec::new(),
+            left: MOST_ENTRIES,
+        };
+        for root in roots {
+            search.look_at(root, DEEPEST);
+        }
+        search.files.sort_unstable();
+        search.files.dedup();
+        search
     }
-    let Ok(entries) = std::fs::read_dir(path) else { return };
-    for entry in entries.flatten().take(MOST_ENTRIES) {
-        let path = entry.path();
-        // Followed links could lead in a circle.
-        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if is_event_file(&path) || (is_folder && depth > 0) {
-            search(&path, depth.saturating_sub(1), files);
+
+    fn look_at(&mut self, path: &Path, depth: usize) {
+        if is_event_file(path) && path.is_file() {
+            self.files.push(path.to_owned());
+            return;
+        }
+        let Ok(entries) = std::fs::read_dir(path) else { return };
+        for entry in entries.flatten() {
+            if self.left == 0 {
+                return;
+            }
+            self.left -= 1;
+            let path = entry.path();
+            // Followed links could lead in a circle.
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if is_event_file(&path) || (is_folder && depth > 0) {
+                self.look_at(&path, depth.saturating_sub(1));
+            }
         }
     }
 }
@@ -232,14 +266,33 @@ mod tests {
         std::fs::create_dir_all(&runs).unwrap();
         std::fs::write(runs.join("events.out.tfevents.1.host"), b"old").unwrap();
         let mut files = EventFiles::follow(None, Some(folder.path().join("out")));
+        files.search();
         assert!(files.look(|_, _| {}).is_empty() && files.files.is_empty());
         std::fs::write(runs.join("events.out.tfevents.2.host"), [0; 20]).unwrap();
         files.end();
+        files.search();
         let told = files.look(|_, _| {});
         assert!(
             told[0].contains("tfevents.2.host was not read to its end: a record is broken at byte 0"),
             "{told:?}"
         );
         assert!(files.look(|_, _| {}).is_empty());
+    }
+
+    #[test]
+    fn a_search_does_not_go_on_without_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let runs = folder.path().join("now");
+        std::fs::create_dir(&runs).unwrap();
+        std::fs::write(runs.join("events.out.tfevents.1.host"), b"old").unwrap();
+        let mut search = Search {
+            files: Vec::new(),
+            left: 2,
+        };
+        search.look_at(folder.path(), DEEPEST);
+        assert_eq!((search.files.len(), search.left), (1, 0));
+        search.look_at(folder.path(), DEEPEST);
+        assert_eq!(search.files.len(), 1);
+        assert_eq!(Search::of(&[folder.path().to_owned()]).left, MOST_ENTRIES - 2);
     }
 }

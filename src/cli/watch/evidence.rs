@@ -7,7 +7,7 @@ use super::printed::{PrintedSetting, Told};
 use super::progress::{Phase, StepSpan};
 use super::sample::{Sample, Span};
 use crate::worker::OomKills;
-use peft_tune_engine::profile::median;
+use peft_tune_engine::profile::{DeviceSample, median};
 
 /// Processors and memory that a run may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -23,12 +23,19 @@ pub(super) struct RunLimits {
     pub gpu_unseen: bool,
 }
 
-/// Numbers of a step as the tool's file says them.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Numbers of a step as the tool's file says them; what it leaves to the tool, or says in code that is not read, is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct AskedStep {
-    pub micro_batch: u64,
-    pub accumulation: u64,
-    pub devices: u64,
+    pub micro_batch: Option<u64>,
+    pub accumulation: Option<u64>,
+    pub devices: Option<u64>,
+}
+
+impl AskedStep {
+    /// Rows of a step on one device.
+    pub(super) fn rows(&self) -> Option<u64> {
+        Some(self.micro_batch?.saturating_mul(self.accumulation?))
+    }
 }
 
 /// Measurements of a run that has ended, or that is under way.
@@ -87,6 +94,12 @@ impl Evidence {
             .collect()
     }
 
+    /// Samples of the GPUs that the run is on.
+    pub(super) fn own_gpus(&self) -> Vec<DeviceSample> {
+        let all = self.samples.iter().flat_map(|sample| &sample.gpus);
+        all.filter(|gpu| gpu.resident_bytes.is_some()).copied().collect()
+    }
+
     /// What happened within a time.
     pub(super) fn within(&self, from_s: f64, to_s: f64) -> Vec<Span> {
         let all = self.spans.iter().copied();
@@ -111,7 +124,7 @@ pub(super) fn mean_of_known(spans: &[Span], of: impl Fn(&Span) -> Option<f64>) -
 #[cfg(test)]
 pub(super) mod made {
     use super::*;
-    use crate::cli::watch::process_tree::Used;
+    use crate::cli::watch::process_stat::Used;
 
     /// A run of so many steps of a second each, seen twice in each, on two processors that it keeps busy.
     pub(in crate::cli::watch) fn clean(steps: u64) -> Evidence {

@@ -38,7 +38,7 @@ pub(super) struct Launched {
 pub(super) struct Ending {
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
-    /// Whether processes that it started still hold its output.
+    /// Whether processes that it started go on, or hold its output.
     pub leaves_others: bool,
 }
 
@@ -146,6 +146,13 @@ impl Launched {
         lost.into_iter().chain(cut).collect()
     }
 
+    /// Asks for the relays that have ended, which are zombies until then.
+    pub(super) fn reap(&self) {
+        for relay in &self.relays {
+            relay.has_ended();
+        }
+    }
+
     /// Gives the command's terminals the size of those that they show on.
     pub(super) fn follow_sizes(&mut self) {
         let relays = &self.relays;
@@ -170,9 +177,9 @@ impl Streams {
     /// Gives the command streams of its own: terminals where this program's are terminals, else pipes.
     fn connect(&mut self, command: &mut Command) -> io::Result<()> {
         let (out, err) = (io::stdout().is_terminal(), io::stderr().is_terminal());
-        if out && err {
-            // One terminal, so that the order of both stays.
-            let end = self.terminal(OUT)?;
+        if (out && err) || is_same(OUT, ERR) {
+            // One terminal, file or pipe, so that the order of both stays.
+            let end = if out { self.terminal(OUT)? } else { self.piped(OUT)? };
             command.stdout(Stdio::from(end.try_clone()?)).stderr(Stdio::from(end));
             return Ok(());
         }
@@ -195,6 +202,18 @@ impl Streams {
         self.relays.push(Relay::start(reader, shown)?);
         Ok(writer)
     }
+}
+
+/// Whether two descriptors are of one file, pipe or terminal.
+fn is_same(one: RawFd, other: RawFd) -> bool {
+    let file = |descriptor: RawFd| {
+        // SAFETY: a plain structure, for which zeros are a value, and which outlives the call.
+        unsafe {
+            let mut found: libc::stat = std::mem::zeroed();
+            (libc::fstat(descriptor, &raw mut found) == 0).then_some((found.st_dev, found.st_ino))
+        }
+    };
+    file(one).is_some_and(|one| file(other) == Some(one))
 }
 
 fn not_started(program: &OsStr, error: &io::Error) -> CliError {

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use super::output_lines::OutputLines;
@@ -48,16 +48,16 @@ impl LogFile {
     /// Tells the lines that were written since the last look.
     pub(super) fn look(&mut self, mut line: impl FnMut(&str)) {
         let now = std::fs::metadata(&self.path).ok();
-        if let (Some(open), Some(now)) = (&mut self.open, &now) {
-            let is_other = now.ino() != open.number;
-            if is_other {
+        if let Some(open) = &mut self.open {
+            if now.as_ref().is_some_and(|now| now.ino() != open.number) {
                 // Nobody looks at it again.
                 open.read(usize::MAX, &mut line);
+                open.tell_last(&mut line);
                 self.open = None;
             } else {
-                if now.len() < open.at {
+                if now.as_ref().is_some_and(|now| now.len() < open.at) {
                     // It was cut, and begins again.
-                    open.at = 0;
+                    (open.at, open.lines) = (0, OutputLines::default());
                 }
                 open.read(self.most_read, &mut line);
             }
@@ -68,12 +68,18 @@ impl LogFile {
                 open.read(self.most_read, &mut line);
             }
         }
+        if let Some(open) = self.open.as_mut().filter(|_| self.most_read == usize::MAX) {
+            open.tell_last(&mut line);
+        }
     }
 }
 
 impl Open {
     fn at(path: &PathBuf, from_end: bool) -> Option<Self> {
-        let file = File::open(path).ok()?;
+        // A pipe, which would wait for whoever writes into it, and lose what this reads of it, is left alone.
+        std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+        let mut options = File::options();
+        let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
         let found = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
         Some(Self {
             number: found.ino(),
@@ -98,6 +104,13 @@ impl Open {
             all = all.saturating_add(count);
             self.at += count as u64;
             self.lines.take(&block[..count], &mut *line);
+        }
+    }
+
+    /// Tells a last line that nothing ends.
+    fn tell_last(&mut self, line: &mut impl FnMut(&str)) {
+        if let Some(last) = std::mem::take(&mut self.lines).unfinished() {
+            line(&last);
         }
     }
 }
@@ -131,11 +144,17 @@ mod tests {
         std::fs::rename(&path, folder.path().join("log.jsonl.1")).unwrap();
         std::fs::write(&path, "f\n").unwrap();
         assert_eq!(looked(&mut log), ["e", "f"]);
-        // Cut and begun again.
+        // Cut and begun again, in the middle of a line.
+        std::fs::write(&path, "f\nhalf").unwrap();
+        assert!(looked(&mut log).is_empty());
         std::fs::write(&path, "").unwrap();
         assert!(looked(&mut log).is_empty());
         std::fs::write(&path, "g\n").unwrap();
         assert_eq!(looked(&mut log), ["g"]);
+        let mut file = File::options().append(true).open(&path).unwrap();
+        file.write_all(b"last").unwrap();
+        log.end();
+        assert_eq!(looked(&mut log), ["last"]);
         std::fs::remove_file(&path).unwrap();
         assert!(looked(&mut log).is_empty());
     }
@@ -170,6 +189,17 @@ mod tests {
         std::fs::remove_dir_all(&path).unwrap();
         std::fs::write(&path, "b\n").unwrap();
         assert_eq!(looked(&mut log), ["b"]);
+    }
+
+    #[test]
+    fn a_pipe_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.jsonl");
+        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: the name outlives the call.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let mut log = LogFile::follow(path);
+        assert!(looked(&mut log).is_empty());
     }
 
     #[test]

@@ -9,7 +9,8 @@
 //! | `causes`, `evidence` | rules on what was measured |
 //! | `launched`, `relay`, `forwarding` | the command, its output, and signals |
 //! | `settings`, `command_words`, `packages` | what is known before it runs |
-//! | `sampler`, `sample`, `process_tree`, `limits` | looks at the run and the machine |
+//! | `sampler`, `sample`, `limits`, `processor_use` | looks at the run and the machine |
+//! | `process_tree`, `process_stat`, `thread_turns`, `shared_pages`, `paced` | looks at the run's processes |
 //! | `progress`, `log_file`, `event_files`, `output_lines`, `token_count`, `named_bar`, `tqdm_bar`, `log_fields`, `printed` | what it prints and logs |
 
 mod against;
@@ -26,9 +27,12 @@ mod log_fields;
 mod log_file;
 mod named_bar;
 mod output_lines;
+mod paced;
 mod packages;
 mod printed;
+mod process_stat;
 mod process_tree;
+mod processor_use;
 mod progress;
 mod relay;
 mod report;
@@ -36,8 +40,10 @@ mod report_text;
 mod sample;
 mod sampler;
 mod settings;
+mod shared_pages;
 mod status_line;
 mod status_text;
+mod thread_turns;
 mod token_count;
 mod tqdm_bar;
 mod trace;

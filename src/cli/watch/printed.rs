@@ -39,8 +39,12 @@ struct Message {
     means: &'static str,
 }
 
-/// Words of transformers, unsloth, torch and bitsandbytes, as of late 2026.
+/// Words of transformers, unsloth, torch and bitsandbytes, as of late 2026: of each line the first that it has.
 const MESSAGES: [Message; 8] = [
+    Message {
+        parts: &["alling back to its reference PyTorch implementation"],
+        means: "the fast kernels of these layers are not installed",
+    },
     Message {
         parts: &["alling back to", "attention"],
         means: "another attention runs than was asked for",
@@ -58,11 +62,7 @@ const MESSAGES: [Message; 8] = [
         means: "unsloth's fast kernels do not run for this setting",
     },
     Message {
-        parts: &["orch.compile", "recompile_limit"],
-        means: "the compiler gave up: shapes differ from step to step",
-    },
-    Message {
-        parts: &["orch._dynamo hit config.cache_size_limit"],
+        parts: &["orch._dynamo hit config."],
         means: "the compiler gave up: shapes differ from step to step",
     },
     Message {
@@ -98,6 +98,10 @@ const SHOWN: usize = 200;
 
 /// What a line tells beside steps.
 pub(super) fn read(line: &str) -> Option<Told> {
+    // A line of code in a traceback tells what would be done, and not what happened.
+    if line.trim_start().starts_with("except ") {
+        return None;
+    }
     let shown = || hidden(line.trim()).chars().take(SHOWN).collect::<String>();
     if OUT_OF_MEMORY.iter().any(|words| line.contains(words)) {
         return Some(Told::OutOfMemory(shown()));
@@ -157,6 +161,23 @@ mod tests {
     fn what_went_otherwise_is_told_with_its_line() {
         let flash = "FlashAttention2 has been toggled on, but flash attention is not installed. Falling back to eager attention";
         assert!(matches!(read(flash), Some(Told::Fallback(_, line)) if line == flash));
+        for (line, means) in [
+            (
+                "`chunk_rule` is falling back to its reference PyTorch implementation because `flash-linear-attention` is not installed.",
+                "the fast kernels of these layers are not installed",
+            ),
+            (
+                "W1201 torch._dynamo hit config.recompile_limit (8)",
+                "the compiler gave up: shapes differ from step to step",
+            ),
+            (
+                "This model is compatible with the following flash attention implementations: `['a']`. Automatically falling back to \
+                 `flash_attention_2` instead of `flash_attention_3`.",
+                "another attention runs than was asked for",
+            ),
+        ] {
+            assert_eq!(read(line), Some(Told::Fallback(means, line.to_owned())), "{line}");
+        }
         let memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.";
         assert_eq!(read(memory), Some(Told::OutOfMemory(memory.to_owned())));
         let secret = "sh: --hub_token hf_abcdef: Cannot allocate memory";
@@ -168,6 +189,7 @@ mod tests {
             "all is well",
             "Num examples = many",
             "Total optimization steps = many",
+            "    except torch.cuda.OutOfMemoryError as error:",
         ] {
             assert_eq!(read(line), None, "{line}");
         }

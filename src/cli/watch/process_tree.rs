@@ -1,110 +1,81 @@
 //! Processes of a run, as Linux shows them below `/proc`: the command, and all that it has started.
 //!
 //! A process that the command started stays the run's when its parent ends. What a process used counts on when it has ended.
-//!
-//! | file | field | meaning |
-//! |---|---|---|
-//! | `stat` | 3, 4 | state, parent |
-//! | | 12 | pages that were read from a disk |
-//! | | 14, 15 | ticks in user mode and in the kernel |
-//! | | 22 | tick at which it began |
-//! | | 42 | ticks in which it waited for a block of a disk, where the kernel counts them |
-//! | `status` | `VmRSS`, `VmSwap` | memory, and what of it is in the swap |
-//! | `io` | `read_bytes`, `write_bytes` | bytes that a disk had to read and write |
-//! | `smaps_rollup` | `Pss` | memory with its part of what several processes share |
-//! | `sys/kernel/task_delayacct` | | 1 where the kernel counts field 42, which it does not by default |
-//!
-//! Source: proc(5).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use peft_tune_engine::profile::disturbance::TICKS_PER_S;
-use peft_tune_engine::profile::field_bytes;
+use super::paced::{Paced, SPARING};
+use super::process_stat::{Stat, Used, stat_of, status_of};
+use super::shared_pages::SharedPages;
+use super::thread_turns::{Queued, Threads};
 
-/// Time between two looks at what processes share: the kernel walks all their pages for it.
-const SHARES_EVERY: Duration = Duration::from_secs(30);
-
-/// What processes have used since they began.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Used {
-    pub cpu_s: f64,
-    /// Time in which they waited for blocks of a disk, where the kernel counts it.
-    pub blocked_s: Option<f64>,
-    pub major_faults: u64,
-    /// Bytes that a disk had to read and to write, where the kernel tells them.
-    pub read_bytes: Option<u64>,
-    pub written_bytes: Option<u64>,
-}
-
-impl Used {
-    fn add(&mut self, other: &Self) {
-        self.cpu_s += other.cpu_s;
-        self.blocked_s = sum(self.blocked_s, other.blocked_s);
-        self.major_faults += other.major_faults;
-        self.read_bytes = sum(self.read_bytes, other.read_bytes);
-        self.written_bytes = sum(self.written_bytes, other.written_bytes);
-    }
-}
-
-/// Sum of what is known.
-fn sum<T: std::ops::Add<Output = T>>(one: Option<T>, other: Option<T>) -> Option<T> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one + other),
-        (one, other) => one.or(other),
-    }
-}
+/// Part of the time between two looks from which a thread was ready to run all the while.
+const AWAKE: f64 = 0.9;
+/// Part of the processor time of the busiest process from which one computes: launchers and shells do not.
+const COMPUTES: f64 = 0.1;
 
 /// All processes of a run at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct TreeSample {
+    /// Processes that have not ended.
     pub processes: BTreeSet<u32>,
     /// Memory, with what they share counted once as far as that is known.
     pub memory_bytes: u64,
     pub swap_bytes: u64,
-    /// Whether the main thread of the process that has computed most waits for something other than a processor.
+    /// Whether the process that has computed most waits for something other than a processor: its main thread does, and no other
+    /// thread of it computes.
     pub is_asleep: bool,
     pub used: Used,
+    /// Time that threads waited for processors, where the kernel counts it.
+    pub queued: Option<Queued>,
+    /// Processors that those which compute may run on; empty where none does, and where the system does not tell.
+    pub processors: BTreeSet<usize>,
 }
 
 /// Watches the processes of a run.
 #[derive(Debug)]
 pub(super) struct ProcessTree {
     proc: PathBuf,
-    /// Whether the kernel counts the time in which processes wait for a disk.
+    /// Whether the kernel counts the time in which processes wait for a disk (`sys/kernel/task_delayacct`), as it does not by default.
     counts_blocks: bool,
     /// The command's process, until it was seen.
     root: Option<u32>,
     members: BTreeMap<u32, Member>,
     /// Processes that are none of the run's.
     others: BTreeSet<u32>,
-    /// Use of members that have ended.
+    /// Use of members that have ended, and of processes that ended before they were seen.
     ended: Used,
-    /// Part of the resident sets that is left where shared pages count once, and when it was looked up.
-    share: (f64, Option<Instant>),
+    /// Processor time of members that were gone at the last look, and that nobody had waited for by then.
+    owed_s: f64,
+    shared: SharedPages,
+    /// Looks at threads, and what they told so far.
+    thread_looks: Paced,
+    queued: Option<Queued>,
+    /// Most processor time that a process had at a look.
+    most_s: f64,
+    /// Processes with a thread that was ready to run from the last look but one to the last.
+    awake: BTreeSet<u32>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Member {
     began: u64,
     used: Used,
-}
-
-/// One process at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Stat {
-    parent: u32,
-    began: u64,
-    /// Whether its main thread waits for something other than a processor.
-    is_asleep: bool,
-    used: Used,
+    /// Processor time of children that it has waited for.
+    reaped_s: f64,
+    threads: Threads,
 }
 
 impl ProcessTree {
     /// Watches a process and its descendants.
     pub(super) fn of(root: u32) -> Self {
-        Self::at(Path::new("/proc"), root)
+        Self {
+            shared: SharedPages::new(Paced::new(SPARING)),
+            thread_looks: Paced::new(SPARING),
+            ..Self::at(Path::new("/proc"), root)
+        }
     }
 
     fn at(proc: &Path, root: u32) -> Self {
@@ -116,41 +87,106 @@ impl ProcessTree {
             members: BTreeMap::new(),
             others: BTreeSet::new(),
             ended: Used::default(),
-            share: (1.0, None),
+            owed_s: 0.0,
+            shared: SharedPages::new(Paced::new(0)),
+            thread_looks: Paced::new(0),
+            queued: None,
+            most_s: 0.0,
+            awake: BTreeSet::new(),
         }
     }
 
     /// One look; `None` where no process of the run is left, or where the system does not show them.
     pub(super) fn sample(&mut self) -> Option<TreeSample> {
         self.find_new();
+        let now = self.look_at_members();
+        self.look_at_threads(&now);
         let mut sample = TreeSample::default();
-        let (mut gone, mut most_s) = (Vec::new(), -1.0);
+        let (mut resident, mut allowed) = (BTreeMap::new(), Vec::new());
+        let mut most_s = -1.0;
+        for (process, stat) in now {
+            let status = status_of(&self.proc.join(process.to_string()));
+            resident.insert(process, status.resident_bytes);
+            sample.swap_bytes += status.swap_bytes;
+            allowed.push((stat.used.cpu_s, status.processors));
+            if stat.used.cpu_s > most_s {
+                most_s = stat.used.cpu_s;
+                sample.is_asleep = stat.is_asleep && !self.awake.contains(&process);
+            }
+            sample.processes.insert(process);
+        }
+        self.most_s = self.most_s.max(most_s);
+        let computing = allowed
+            .into_iter()
+            .filter(|(cpu_s, _)| *cpu_s >= COMPUTES * self.most_s);
+        sample.processors = computing.flat_map(|(_, processors)| processors).collect();
+        sample.memory_bytes = self.shared.count_once(&self.proc, &resident);
+        sample.queued = self.queued;
+        sample.used = self.ended;
+        for member in self.members.values() {
+            sample.used.add(&member.used);
+        }
+        (!sample.processes.is_empty()).then_some(sample)
+    }
+
+    /// Looks at the members, and tells those that have not ended.
+    fn look_at_members(&mut self) -> BTreeMap<u32, Stat> {
+        let (mut left, mut gone) = (BTreeMap::new(), Vec::new());
+        let (mut reaped_s, mut seen_s) = (0.0, 0.0);
         for (process, member) in &mut self.members {
             let folder = self.proc.join(process.to_string());
             let now = stat_of(&folder, self.counts_blocks).filter(|now| now.began == member.began);
             let Some(now) = now else {
+                seen_s += member.used.cpu_s + member.reaped_s;
                 gone.push(*process);
                 continue;
             };
-            member.used = now.used;
-            if now.used.cpu_s > most_s {
-                (most_s, sample.is_asleep) = (now.used.cpu_s, now.is_asleep);
+            reaped_s += (now.reaped_s - member.reaped_s).max(0.0);
+            member.reaped_s = now.reaped_s;
+            member.used.renew(&now.used);
+            if !now.has_ended {
+                left.insert(*process, now);
             }
-            let (memory, swap) = memory_of(&folder);
-            sample.memory_bytes += memory;
-            sample.swap_bytes += swap;
-            sample.processes.insert(*process);
         }
         for process in gone {
             let member = self.members.remove(&process).unwrap_or_default();
             self.ended.add(&member.used);
         }
-        sample.used = self.ended;
-        for member in self.members.values() {
-            sample.used.add(&member.used);
+        // Whoever waited for those that are gone has their time now, and that of others that came and went between two looks.
+        let unseen_s = reaped_s - seen_s;
+        self.ended.cpu_s += (unseen_s - self.owed_s).max(0.0);
+        // One that ended behind the look at whoever waited for it is told at the next one.
+        self.owed_s = (-unseen_s).max(0.0);
+        left
+    }
+
+    /// Looks at the threads of processes, where that is due.
+    fn look_at_threads(&mut self, processes: &BTreeMap<u32, Stat>) {
+        if !self.thread_looks.is_due(Duration::ZERO) {
+            return;
         }
-        self.count_shared_once(&mut sample);
-        (!sample.processes.is_empty()).then_some(sample)
+        let passed_s = self
+            .thread_looks
+            .since()
+            .map_or(f64::INFINITY, |since| since.as_secs_f64());
+        let (proc, members, awake) = (&self.proc, &mut self.members, &mut self.awake);
+        awake.clear();
+        let all = self.thread_looks.look(|| {
+            let mut all = Vec::new();
+            for process in processes.keys() {
+                let folder = proc.join(process.to_string());
+                let turns = members.get_mut(process).map(|member| member.threads.look(&folder));
+                let turns = turns.unwrap_or_default();
+                if turns.iter().any(|one| one.ready_s() >= AWAKE * passed_s) {
+                    awake.insert(*process);
+                }
+                all.extend(turns);
+            }
+            all
+        });
+        if !all.is_empty() {
+            self.queued.get_or_insert_default().add(&all);
+        }
     }
 
     /// Takes in processes that began since the last look.
@@ -180,82 +216,23 @@ impl ProcessTree {
                 // Whoever has its number later is another one.
                 self.root.take_if(|root| *root == process);
                 if let Some(Stat { began, used, .. }) = new.remove(&process) {
-                    self.members.insert(process, Member { began, used });
+                    let member = Member {
+                        began,
+                        used,
+                        ..Member::default()
+                    };
+                    self.members.insert(process, member);
                 }
             }
         }
         self.others.extend(new.into_keys());
     }
-
-    /// Counts pages that several processes share once, as far as the kernel says.
-    fn count_shared_once(&mut self, sample: &mut TreeSample) {
-        if sample.processes.len() < 2 {
-            return;
-        }
-        let (share, looked) = &mut self.share;
-        if looked.is_none_or(|looked| looked.elapsed() >= SHARES_EVERY) {
-            let parts = sample
-                .processes
-                .iter()
-                .map(|process| proportional_of(&self.proc.join(process.to_string())));
-            let sum: Option<u64> = parts.sum();
-            let found = sum.map(|sum| sum as f64 / sample.memory_bytes.max(1) as f64);
-            *share = found.filter(|share| (0.0..=1.0).contains(share)).unwrap_or(1.0);
-            *looked = Some(Instant::now());
-        }
-        sample.memory_bytes = (sample.memory_bytes as f64 * *share) as u64;
-    }
-}
-
-/// What `stat` and `io` of a process say; `None` where it is gone.
-fn stat_of(folder: &Path, counts_blocks: bool) -> Option<Stat> {
-    // A program may have any bytes for its name.
-    let bytes = std::fs::read(folder.join("stat")).ok()?;
-    let mut stat = parsed_stat(&String::from_utf8_lossy(&bytes))?;
-    stat.used.blocked_s = stat.used.blocked_s.filter(|_| counts_blocks);
-    let io = std::fs::read_to_string(folder.join("io")).unwrap_or_default();
-    let count = |key: &str| io.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok());
-    stat.used.read_bytes = count("read_bytes:");
-    stat.used.written_bytes = count("write_bytes:");
-    Some(stat)
-}
-
-fn parsed_stat(text: &str) -> Option<Stat> {
-    // The name before it may hold blanks and brackets.
-    let (_, fields) = text.rsplit_once(')')?;
-    let fields: Vec<&str> = fields.split_whitespace().collect();
-    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-    let ticks = |field: usize| number(field).unwrap_or(0) as f64 / TICKS_PER_S;
-    Some(Stat {
-        parent: u32::try_from(number(4)?).ok()?,
-        began: number(22)?,
-        is_asleep: !fields.first()?.starts_with('R'),
-        used: Used {
-            cpu_s: ticks(14) + ticks(15),
-            blocked_s: Some(ticks(42)),
-            major_faults: number(12).unwrap_or(0),
-            ..Used::default()
-        },
-    })
-}
-
-/// Resident bytes, and bytes in the swap.
-fn memory_of(folder: &Path) -> (u64, u64) {
-    let bytes = std::fs::read(folder.join("status")).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes);
-    let of = |field: &str| field_bytes(&text, field).unwrap_or(0);
-    (of("VmRSS:"), of("VmSwap:"))
-}
-
-/// Bytes with the process's part of shared pages.
-fn proportional_of(folder: &Path) -> Option<u64> {
-    let text = std::fs::read_to_string(folder.join("smaps_rollup")).ok()?;
-    Some(field_bytes(&text, "Pss:").unwrap_or(0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::watch::thread_turns::tests::{thread, turns};
 
     /// Writes a process as `/proc` has it.
     fn process(proc: &Path, number: u32, parent: u32, ticks: u64, kib: u64) {
@@ -301,6 +278,75 @@ mod tests {
         let sample = tree.sample().unwrap();
         assert_eq!(sample.processes, BTreeSet::from([7, 10, 11]));
         assert!((sample.used.cpu_s - (1.5 + 1.5 + 2.5 + 0.5)).abs() < 1e-9, "{sample:?}");
+    }
+
+    /// Changes words of a process's `stat`.
+    fn change(proc: &Path, number: u32, words: &str, to: &str) {
+        let path = proc.join(format!("{number}/stat"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(words), "{text}");
+        std::fs::write(path, text.replacen(words, to, 1)).unwrap();
+    }
+
+    #[test]
+    fn what_came_and_went_between_two_looks_counts_once() {
+        let proc = tempfile::tempdir().unwrap();
+        for (number, parent) in [(7, 1), (8, 7), (9, 7)] {
+            process(proc.path(), number, parent, 100, 1000);
+        }
+        let mut tree = ProcessTree::at(proc.path(), 7);
+        let mut cpu_s = || tree.sample().unwrap().used.cpu_s;
+        assert!((cpu_s() - 4.5).abs() < 1e-9);
+        // One that was seen has ended, and one that was not, with 2 seconds.
+        std::fs::remove_dir_all(proc.path().join("8")).unwrap();
+        change(proc.path(), 7, " 50 0 0 ", " 50 350 0 ");
+        assert!((cpu_s() - 6.5).abs() < 1e-9);
+        assert!((cpu_s() - 6.5).abs() < 1e-9);
+        // Its parent was looked at before it ended.
+        std::fs::remove_dir_all(proc.path().join("9")).unwrap();
+        assert!((cpu_s() - 6.5).abs() < 1e-9);
+        change(proc.path(), 7, " 50 350 0 ", " 50 500 0 ");
+        assert!((cpu_s() - 6.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_process_that_has_ended_unasked_neither_runs_nor_sleeps() {
+        let proc = tempfile::tempdir().unwrap();
+        process(proc.path(), 7, 1, 100, 1000);
+        process(proc.path(), 8, 7, 900, 0);
+        change(proc.path(), 7, ") S ", ") R ");
+        change(proc.path(), 8, ") S ", ") Z ");
+        let sample = ProcessTree::at(proc.path(), 7).sample().unwrap();
+        assert_eq!((sample.processes, sample.is_asleep), (BTreeSet::from([7]), false));
+        assert!((sample.used.cpu_s - 11.0).abs() < 1e-9, "{:?}", sample.used);
+    }
+
+    #[test]
+    fn threads_tell_waits_for_processors_and_whether_a_process_computes() {
+        let proc = tempfile::tempdir().unwrap();
+        process(proc.path(), 7, 1, 100, 1000);
+        let folder = proc.path().join("7");
+        let mut tree = ProcessTree::at(proc.path(), 7);
+        let first = tree.sample().unwrap();
+        assert_eq!((first.queued, first.is_asleep), (None, true));
+        thread(&folder, 7, turns(1.0, 0.5));
+        thread(&folder, 71, turns(1e9, 0.25));
+        let second = tree.sample().unwrap();
+        assert_eq!(second.queued.map(|queued| queued.all_s), Some(0.75));
+        assert!(!second.is_asleep);
+        assert!(tree.sample().unwrap().is_asleep);
+    }
+
+    #[test]
+    fn processors_are_those_of_processes_that_compute() {
+        let proc = tempfile::tempdir().unwrap();
+        for (number, parent, ticks, allowed) in [(7, 1, 0, "0-7"), (8, 7, 9000, "2-3")] {
+            process(proc.path(), number, parent, ticks, 1000);
+            let status = format!("VmRSS:\t8 kB\nCpus_allowed_list:\t{allowed}\n");
+            std::fs::write(proc.path().join(format!("{number}/status")), status).unwrap();
+        }
+        let sample = ProcessTree::at(proc.path(), 7).sample().unwrap();
+        assert_eq!(sample.processors, BTreeSet::from([2, 3]));
     }
 
     #[test]

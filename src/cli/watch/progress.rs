@@ -204,7 +204,9 @@ impl Progress {
 
     fn take_fields(&mut self, fields: &LogFields, at_s: f64) {
         let first = |names: &[&str]| names.iter().find_map(|name| fields.get(*name).copied());
-        if let Some(runtime) = fields.get("eval_runtime") {
+        let runtime = fields.get("eval_runtime").copied();
+        // No evaluation took longer than all so far.
+        if let Some(runtime) = runtime.filter(|runtime| (0.0..=at_s).contains(runtime)) {
             // The Trainer draws the bar of an evaluation behind its first batch.
             let told = at_s - runtime;
             let began = self.evaluating.take().map_or(told, |(since, _)| since.min(told));
@@ -382,6 +384,10 @@ mod tests {
         progress.take(&bar(1, 2), 5.0);
         progress.take("{'eval_loss': 2.4, 'eval_runtime': 5.5}", 8.0);
         progress.take(&bar(3, 4), 9.0);
+        assert_eq!(progress.evaluations(), [(2.5, 8.0)]);
+        for wrong in ["nan", "inf", "-inf", "-1.0", "1e9"] {
+            progress.take(&format!("{{'eval_loss': 2.4, 'eval_runtime': {wrong}}}"), 9.5);
+        }
         assert_eq!(progress.evaluations(), [(2.5, 8.0)]);
     }
 

@@ -12,9 +12,9 @@ use std::process::ExitStatus;
 
 use super::forwarding::FORWARDED;
 
-/// Bytes that wait for the watcher: some seconds of a talkative command.
+/// Bytes that wait in a pipe: some seconds of a talkative command, which shall neither wait for this program nor be missed by it.
 #[cfg(target_os = "linux")]
-const COPY_BYTES: libc::c_int = 1 << 20;
+const WAITING_BYTES: libc::c_int = 1 << 20;
 /// Bytes that are handed on at once.
 const BLOCK: usize = 1 << 16;
 /// Descriptors that the process closes, so that it holds no end of a pipe open that is not its own.
@@ -57,11 +57,7 @@ impl Relay {
         let (copy, written) = pipe()?;
         let written_fd = written.as_raw_fd();
         // SAFETY: the descriptor is open, and only its flags change.
-        unsafe {
-            libc::fcntl(written_fd, libc::F_SETFL, libc::O_NONBLOCK);
-            #[cfg(target_os = "linux")]
-            libc::fcntl(written_fd, libc::F_SETPIPE_SZ, COPY_BYTES);
-        }
+        unsafe { libc::fcntl(written_fd, libc::F_SETFL, libc::O_NONBLOCK) };
         // SAFETY: the child calls nothing that takes a lock or allocates.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
@@ -112,8 +108,19 @@ impl Relay {
 /// A pipe whose ends no started program inherits: the one to read, the one to write.
 pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (reader, writer) = io::pipe()?;
+    widen(writer.as_raw_fd());
     Ok((OwnedFd::from(reader), OwnedFd::from(writer)))
 }
+
+/// Gives a pipe more room; where the system has none it stays as it is.
+#[cfg(target_os = "linux")]
+fn widen(pipe: RawFd) {
+    // SAFETY: the descriptor is open, and only its room changes.
+    unsafe { libc::fcntl(pipe, libc::F_SETPIPE_SZ, WAITING_BYTES) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn widen(_: RawFd) {}
 
 /// Life of the process. Calls nothing that may not be called behind a fork.
 fn hand_on(from: RawFd, to: RawFd, copy: RawFd) -> ! {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::causes::{Cause, causes};
 use super::evidence::{AskedStep, Evidence};
 use super::launched::Ending;
+use super::printed::PrintedSetting;
 use super::progress::StepSpan;
 use super::sample::Sample;
 use super::settings::Settings;
@@ -141,28 +142,6 @@ impl RunReport {
         let expected = expectation.map(Expected::of);
         let tokens = expectation.map(tokens_of_step);
         let measured = Measured::of(evidence, seen, tokens);
-        let mut unknown = settings.unknown.clone();
-        unknown.extend(evidence.unseen.iter().cloned());
-        if evidence.steps.is_empty() {
-            unknown.push(
-                "no steps were seen: neither bars nor logs that are known here; --log names a file of JSON lines or TensorBoard's"
-                    .to_owned(),
-            );
-        }
-        if seen.counts_one_device {
-            unknown.push(
-                "tokens/s by the tool's count are of one device alone: how many share the work is not known; --devices says it"
-                    .to_owned(),
-            );
-        }
-        if evidence.samples.is_empty() {
-            unknown.push(
-                "no memory was seen: the command ended at once, or the system does not show its processes".to_owned(),
-            );
-        }
-        if evidence.limits.gpu_unseen {
-            unknown.push("the GPU's use and memory were not seen".to_owned());
-        }
         Self {
             layout: LAYOUT,
             command: without_secrets(command),
@@ -170,11 +149,14 @@ impl RunReport {
             seconds: evidence.seconds,
             read: settings.file.as_deref().zip(expectation).map(ReadSettings::of),
             packages,
-            gaps: expected.iter().flat_map(|expected| gaps(expected, &measured)).collect(),
+            gaps: expected
+                .iter()
+                .flat_map(|expected| gaps(expected, &measured, devices(settings)))
+                .collect(),
             expected,
             measured,
             causes: causes(evidence),
-            unknown,
+            unknown: unknown(settings, evidence, seen),
             trace: None,
         }
     }
@@ -283,14 +265,67 @@ impl Measured {
     }
 }
 
-/// The step of a training as its file says it.
-pub(super) fn asked_step(expectation: &Expectation) -> AskedStep {
-    let setting = &expectation.setting;
-    AskedStep {
-        micro_batch: setting.micro_batch,
-        accumulation: setting.gradient_accumulation,
-        devices: setting.devices,
+/// What is not known of a run, and why.
+fn unknown(settings: &Settings, evidence: &Evidence, seen: StepsSeen) -> Vec<String> {
+    let mut unknown = settings.unknown.clone();
+    unknown.extend(evidence.unseen.iter().cloned());
+    if evidence.steps.is_empty() {
+        unknown.push(
+            "no steps were seen: neither bars nor logs that are known here; --log names a file of JSON lines or TensorBoard's"
+                .to_owned(),
+        );
     }
+    if seen.counts_one_device {
+        unknown.push(
+            "tokens/s by the tool's count are of one device alone: how many share the work is not known; --devices says it"
+                .to_owned(),
+        );
+    }
+    if let Some(devices) = printed_devices(evidence) {
+        unknown.push(format!(
+            "what was expected is for one device, and by the tool's rows of a step there are {devices}: --devices {devices} says so"
+        ));
+    }
+    // A command that ends at once is looked at once, if at all.
+    let is_seen = |sample: &Sample| sample.queued.is_some() && sample.all_use.is_some();
+    if evidence.samples.len() > 1 && !evidence.samples.iter().any(is_seen) {
+        unknown.push(
+            "whether other programs took processors was not seen: the system does not count how long threads wait for one"
+                .to_owned(),
+        );
+    }
+    if evidence.samples.is_empty() {
+        unknown.push(
+            "no memory was seen: the command ended at once, or the system does not show its processes".to_owned(),
+        );
+    }
+    let device = settings.expectation.as_ref().and_then(|expectation| expectation.device);
+    if device.is_some_and(|device| device.sheet.name == HOST) && devices(settings) > 1 {
+        unknown.push("the peak of one device's process was not seen: that of the host is of all of them".to_owned());
+    }
+    if evidence.limits.gpu_unseen {
+        unknown.push("the GPU's use and memory were not seen".to_owned());
+    }
+    unknown
+}
+
+/// The step of a training as far as its file says it; `None` where nothing of it could be read.
+pub(super) fn asked_step(settings: &Settings) -> Option<AskedStep> {
+    let setting = &settings.expectation.as_ref()?.setting;
+    let said = |name: &str, value: u64| settings.said.contains(name).then_some(value);
+    Some(AskedStep {
+        micro_batch: said("micro_batch", setting.micro_batch),
+        accumulation: said("gradient_accumulation", setting.gradient_accumulation),
+        devices: settings.devices,
+    })
+}
+
+/// Devices by the rows of a step that the tool printed, where nobody told how many there are; `None` where it is one.
+fn printed_devices(evidence: &Evidence) -> Option<u64> {
+    let asked = evidence.asked.filter(|asked| asked.devices.is_none())?;
+    let (rows, printed) = (asked.rows()?, *evidence.settings.get(&PrintedSetting::GlobalBatch)?);
+    let devices = printed.checked_div(rows).filter(|devices| *devices > 1)?;
+    printed.is_multiple_of(rows).then_some(devices)
 }
 
 /// Tokens of a step on all devices, padding counted.
@@ -299,8 +334,19 @@ pub(super) fn tokens_of_step(expectation: &Expectation) -> f64 {
     setting.tokens() as f64 * setting.gradient_accumulation as f64 * setting.devices as f64
 }
 
+/// Devices of the prediction.
+fn devices(settings: &Settings) -> u64 {
+    let expectation = settings.expectation.as_ref();
+    expectation.map_or(1, |expectation| expectation.setting.devices)
+}
+
+/// Whether the peak that is predicted for the process of one device is that of all that the host was seen to have.
+fn is_on_host(expected: &Expected, devices: u64) -> bool {
+    expected.device.as_deref() == Some(HOST) && devices == 1
+}
+
 /// Predicted numbers that were measured, too.
-fn gaps(expected: &Expected, measured: &Measured) -> Vec<Gap> {
+fn gaps(expected: &Expected, measured: &Measured, devices: u64) -> Vec<Gap> {
     let gap = |metric: &str, [low, expected, high]: [f64; 3], measured: f64| Gap {
         metric: metric.to_owned(),
         expected,
@@ -314,7 +360,7 @@ fn gaps(expected: &Expected, measured: &Measured) -> Vec<Gap> {
     let speed = expected.tokens_per_s.zip(measured.tokens_per_s);
     let (peak, within) = (expected.peak_bytes as f64, expected.peak_within_bytes as f64);
     // Without a GPU in the prediction the host's memory is none of what was predicted for one.
-    let is_alike = measured.peak_gpu_bytes.is_some() || expected.device.as_deref() == Some(HOST);
+    let is_alike = measured.peak_gpu_bytes.is_some() || is_on_host(expected, devices);
     let memory = (measured.peak_bytes() > 0 && is_alike).then_some(measured.peak_bytes() as f64);
     let all = [
         step.map(|(expected, measured)| gap("step_s", around(expected), measured)),
@@ -353,7 +399,7 @@ pub(super) mod tests {
             phases: BTreeMap::new(),
         };
         report.measured.tokens_per_s = Some(1000.0);
-        report.gaps = gaps(&expected, &report.measured);
+        report.gaps = gaps(&expected, &report.measured, 1);
         report.expected = Some(expected);
         report
     }
@@ -370,6 +416,10 @@ pub(super) mod tests {
             within,
             [("step_s", false), ("tokens_per_s", false), ("peak_bytes", true)]
         );
+        // Of several processes on the host none is seen apart.
+        let expected = report.expected.as_ref().unwrap();
+        let of_two = gaps(expected, &report.measured, 2);
+        assert!(of_two.iter().all(|gap| gap.metric != "peak_bytes"), "{of_two:?}");
         assert_eq!(report.measured.step_s, Some(1.0));
         assert!((report.measured.cores - 2.0).abs() < 1e-9);
     }

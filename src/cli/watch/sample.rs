@@ -1,9 +1,10 @@
 //! One look at a run, and what happened between two of them.
 
 use super::limits::Pressed;
-use super::process_tree::Used;
+use super::process_stat::Used;
+use super::processor_use::AllUse;
+use super::thread_turns::Queued;
 use peft_tune_engine::profile::DeviceSample;
-use peft_tune_engine::profile::disturbance::Counters;
 use peft_tune_engine::profile::sample::DeviceUse;
 
 /// A run at one moment. What is counted is counted since some moment in the past.
@@ -18,8 +19,12 @@ pub(super) struct Sample {
     pub memory_bytes: u64,
     pub swap_bytes: u64,
     pub used: Used,
-    /// The machine, with the run's processor time as its own.
-    pub machine: Counters,
+    /// Time that the run's threads waited for processors, where the kernel counts it.
+    pub queued: Option<Queued>,
+    /// Use of the processors that the run may use, by all programs.
+    pub all_use: Option<AllUse>,
+    /// Mean clock of the processors now, where the system tells it.
+    pub clock_mhz: Option<f64>,
     pub pressed: Pressed,
     pub gpus: Vec<DeviceSample>,
 }
@@ -50,12 +55,19 @@ pub(super) struct Span {
     pub seconds: f64,
     /// Processors that the run kept busy.
     pub cores: f64,
+    /// Threads of the run that were ready and waited for a processor, where the kernel counts them.
+    pub queued: Option<f64>,
+    /// Share of the time in which the thread that waited longest of those that computed did so.
+    pub longest_queued: Option<f64>,
+    /// Processors that other programs kept busy, and that the hypervisor gave to other machines. Ticks are coarse: one span may say less
+    /// than nothing.
+    pub others: Option<f64>,
+    pub stolen: Option<f64>,
     /// Processes that waited for blocks of a disk, and bytes that were read, where the kernel counts them.
     pub blocked: Option<f64>,
     pub read_per_s: Option<f64>,
     pub written_per_s: f64,
     pub received_per_s: f64,
-    pub major_faults_per_s: f64,
     /// Share of the time in which something on the machine waited for a disk.
     pub disk_pressure: Option<f64>,
     /// Share of the time in which the control group was kept from its processors.
@@ -80,6 +92,9 @@ impl Span {
             let passed = of(&last.used)? - of(&first.used)?;
             Some((passed / seconds).max(0.0))
         };
+        let passed = |of: fn(&Sample) -> Option<f64>| Some((of(last)? - of(first)?) / seconds);
+        let cores = rate(|sample| sample.used.cpu_s);
+        let all = passed(|sample| sample.all_use.map(|all| all.busy_s));
         let share = |of: fn(&Pressed) -> Option<f64>| {
             let passed = of(&last.pressed)? - of(&first.pressed)?;
             Some((passed / seconds).clamp(0.0, 1.0))
@@ -87,12 +102,15 @@ impl Span {
         Some(Self {
             from_s: first.at_s,
             seconds,
-            cores: rate(|sample| sample.used.cpu_s),
+            cores,
+            queued: passed(|sample| sample.queued.map(|queued| queued.all_s)),
+            longest_queued: passed(|sample| sample.queued.map(|queued| queued.longest_s)),
+            others: all.map(|all| all - cores),
+            stolen: passed(|sample| sample.all_use.map(|all| all.stolen_s)),
             blocked: counted(|used| used.blocked_s),
             read_per_s: counted(|used| used.read_bytes.map(|bytes| bytes as f64)),
             written_per_s: rate(|sample| sample.used.written_bytes.unwrap_or(0) as f64),
             received_per_s: rate(|sample| sample.pressed.received_bytes.unwrap_or(0) as f64),
-            major_faults_per_s: rate(|sample| sample.used.major_faults as f64),
             disk_pressure: share(|pressed| pressed.disk_s),
             held_back: share(|pressed| pressed.held_back_s),
             gpu_utilisation: last.gpu_utilisation(),

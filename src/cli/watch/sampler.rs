@@ -1,18 +1,28 @@
 //! Looks at a run: its processes, the machine, and the GPUs.
 
-use std::time::Instant;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use super::limits::LimitReader;
 use super::process_tree::ProcessTree;
+use super::processor_use::ProcessorUse;
 use super::sample::{Sample, Samples};
-use peft_tune_engine::profile::disturbance::{Counters, HostCounters, MachineCounters};
+use peft_tune_engine::profile::disturbance::{HostCounters, MachineCounters};
 use peft_tune_engine::profile::sample::ProcessGpus;
+
+/// Time that processes may take to end behind the command that started them.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Time from one look for them to the next.
+const TICK: Duration = Duration::from_millis(50);
 
 /// Samples one run.
 pub(super) struct RunSampler {
     began: Instant,
     tree: ProcessTree,
     host: HostCounters,
+    /// Processors that the run may use, as far as they are known; empty for those of this program.
+    processors: BTreeSet<usize>,
+    processor_use: ProcessorUse,
     limits: LimitReader,
     gpus: ProcessGpus,
     pub samples: Samples,
@@ -25,6 +35,8 @@ impl RunSampler {
             began,
             tree: ProcessTree::of(process),
             host: HostCounters::default(),
+            processors: BTreeSet::new(),
+            processor_use: ProcessorUse::new(),
             limits: LimitReader::new(),
             gpus: ProcessGpus::default(),
             samples: Samples::default(),
@@ -33,7 +45,10 @@ impl RunSampler {
 
     /// Processors that the run may use.
     pub(super) fn cores(&self) -> usize {
-        self.host.cores()
+        match self.processors.len() {
+            0 => self.host.cores(),
+            count => count,
+        }
     }
 
     /// Processors that its control group lets it use, where that is limited.
@@ -49,6 +64,9 @@ impl RunSampler {
         for gpu in &mut gpus {
             gpu.at_s = at_s;
         }
+        if !tree.processors.is_empty() {
+            self.processors = tree.processors;
+        }
         let sample = Sample {
             at_s,
             processes: tree.processes.len(),
@@ -56,14 +74,24 @@ impl RunSampler {
             memory_bytes: tree.memory_bytes,
             swap_bytes: tree.swap_bytes,
             used: tree.used,
-            machine: Counters {
-                at_s,
-                own_s: Some(tree.used.cpu_s),
-                ..self.host.read()
-            },
+            queued: tree.queued,
+            all_use: self.processor_use.look(&self.processors),
+            clock_mhz: self.host.read().clock_mhz,
             pressed: self.limits.read(),
             gpus,
         };
         self.samples.push(sample);
+    }
+
+    /// Whether processes of the run go on for more than a moment, now that the command has ended.
+    pub(super) fn goes_on(&mut self) -> bool {
+        let began = Instant::now();
+        while self.tree.sample().is_some() {
+            if began.elapsed() >= FAREWELL {
+                return true;
+            }
+            std::thread::sleep(TICK);
+        }
+        false
     }
 }

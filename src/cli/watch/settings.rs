@@ -1,5 +1,6 @@
 //! Settings of the watched training, and what they make one expect. What cannot be read or predicted keeps nothing from running.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -12,7 +13,7 @@ use crate::cli::plan::{Expectation, device_of, expectation};
 use crate::tools::Tool;
 use crate::tools::import::{Imported, StackFileError, parse_changed, parse_recipe, text_of};
 use peft_tune_core::predict;
-use peft_tune_core::predict::stack::StackDevice;
+use peft_tune_core::predict::stack::{HOST, StackDevice};
 
 /// The watched training as far as it is known before it runs.
 #[derive(Debug, Default)]
@@ -20,6 +21,8 @@ pub(super) struct Settings {
     /// File, script or command that the settings are read from.
     pub file: Option<PathBuf>,
     pub expectation: Option<Expectation>,
+    /// Names of the settings that the file says.
+    pub said: BTreeSet<&'static str>,
     /// Devices that share the work, where a person, the launcher or the file tells them.
     pub devices: Option<u64>,
     /// Folder that the training writes to.
@@ -49,10 +52,12 @@ impl Settings {
         let told = CommandWords::of(&words, Path::is_file);
         let asked = args.stack.as_deref().map(Tool::from_name).transpose();
         let asked = asked.map_err(CliError::bad_input)?.or(told.tool);
-        let device = device(args)?;
+        let mut unknown = Vec::new();
+        let device = device(args, &mut unknown)?;
         let mut settings = Self {
             devices: args.devices.or(told.devices),
             output: told.output.clone(),
+            unknown,
             ..Self::default()
         };
         let read = match (&args.config, &told.source) {
@@ -75,13 +80,14 @@ impl Settings {
             return Ok(settings);
         };
         settings.output = settings.output.or(output);
-        if device.is_none() {
+        if device.is_none() && args.device.is_none() {
             settings.unknown.push(
                 "no speed is predicted: the driver names no GPU that is known here; --device names one, or `cpu`"
                     .to_owned(),
             );
         }
         settings.unknown.extend(imported.unread_note());
+        settings.said.clone_from(&imported.said);
         match expectation(&path, imported, args.model.clone(), settings.devices, device) {
             Ok(expectation) => {
                 // One is also what is taken where the file says nothing.
@@ -97,10 +103,17 @@ impl Settings {
     }
 }
 
-/// The device to predict for: the one that is named, else the first GPU of the driver.
-fn device(args: &Args) -> Result<Option<StackDevice>, CliError> {
+/// The device to predict for: the one that is named, else the first GPU of the driver. This machine's processor may not be measured,
+/// which keeps nothing from running.
+fn device(args: &Args, unknown: &mut Vec<String>) -> Result<Option<StackDevice>, CliError> {
     if let Some(name) = &args.device {
-        return device_of(name, &args.database).map(Some);
+        return match device_of(name, &args.database) {
+            Err(error) if name == HOST => {
+                unknown.push(format!("no speed is predicted: {error}"));
+                Ok(None)
+            }
+            device => device.map(Some),
+        };
     }
     let models = gpu_models();
     let sheet = models.iter().find_map(|model| predict::device_of_driver(model));

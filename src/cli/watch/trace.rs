@@ -72,6 +72,7 @@ impl<'a> ExpectedTrace<'a> {
 }
 
 fn stamp_of(path: &Path) -> Option<(SystemTime, u64)> {
-    let metadata = std::fs::metadata(path).ok()?;
+    // A pipe would be waited for.
+    let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     Some((metadata.modified().ok()?, metadata.len()))
 }

@@ -66,6 +66,19 @@ pub(crate) fn shown(mut command: Command, columns: u16) -> (String, Option<i32>)
     (String::from_utf8_lossy(&text).into_owned(), code)
 }
 
+/// Text that a command writes to a terminal at which `keys` are typed behind its `words`, with its exit code.
+pub(crate) fn typed(mut command: Command, words: &str, keys: &[u8]) -> (String, Option<i32>) {
+    let (controller, end) = terminal(100);
+    let mut child = started(&mut command, end);
+    drop(command);
+    let (mut controller, mut text) = (File::from(controller), Vec::new());
+    read_to(&mut controller, &mut text, Some((0, words)));
+    controller.write_all(keys).unwrap();
+    read_to(&mut controller, &mut text, None);
+    let code = child.wait().unwrap().code();
+    (String::from_utf8_lossy(&text).into_owned(), code)
+}
+
 /// Reads on until the text has these words behind its first `from` bytes, or to its end.
 fn read_to(controller: &mut File, text: &mut Vec<u8>, words: Option<(usize, &str)>) {
     let mut block = [0; 4096];

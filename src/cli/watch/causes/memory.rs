@@ -3,7 +3,7 @@
 use super::cause::Cause;
 use crate::cli::watch::evidence::Evidence;
 use crate::cli::watch::progress::StepSpan;
-use crate::cli::watch::sample::{Sample, Span};
+use crate::cli::watch::sample::Sample;
 use crate::report::{bytes, percent};
 use crate::worker::OomScope;
 
@@ -15,13 +15,15 @@ const GROWS_BYTES: f64 = 64.0 * MIB as f64;
 const GROWS_SHARE: f64 = 0.05;
 /// Part of the variation that a line has to explain.
 const ON_A_LINE: f64 = 0.9;
-/// Rises of memory: each a share of what there was. As many make a course, and as large a part of them comes with long steps.
+/// Rises of memory above all before: each a share of what there was. As many make a course, some of them in the second half of the
+/// steps, and as large a part of them comes with long steps.
 const RISE_SHARE: f64 = 0.02;
 const RISES: usize = 3;
 const WITH_LENGTHS: f64 = 0.7;
-/// Bytes in the swap, and pages a second read back, that slow a run down.
+/// Bytes in the swap, pages a second read back, and the share of the time in which they are, that slow a run down.
 const SWAPPED_BYTES: u64 = 64 * MIB;
 const FAULTS_PER_S: f64 = 20.0;
+const SWAPS: f64 = 0.02;
 
 /// Memory that rises with the steps, on a line.
 pub(super) fn grows(evidence: &Evidence) -> Option<Cause> {
@@ -53,15 +55,13 @@ pub(super) fn grows(evidence: &Evidence) -> Option<Cause> {
 
 /// Memory that rises with each step that is longer than those before: the allocator keeps blocks for each length.
 pub(super) fn grows_with_lengths(evidence: &Evidence) -> Option<Cause> {
-    let (rises, with) = with_lengths(evidence)?;
-    let first = settled(evidence).first()?.1;
-    let last = settled(evidence).last()?.1;
+    let Rises { count, with, from, to } = with_lengths(evidence)?;
     Some(Cause::new(
         "memory_grows_with_lengths",
         format!(
-            "memory rose {rises} times, from {} to {}, {with} times in a step longer than nearly all before it",
-            bytes(first),
-            bytes(last)
+            "memory rose {count} times, from {} to {}, {with} times in a step longer than nearly all before it",
+            bytes(from),
+            bytes(to)
         ),
         "pad to few lengths (`pad_to_multiple_of`), pack rows, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     ))
@@ -90,7 +90,7 @@ pub(super) fn evaluation_peak(evidence: &Evidence) -> Option<Cause> {
     })
 }
 
-/// Pages of the run that go to the swap.
+/// Pages of the run that go to the swap, and that it reads back.
 pub(super) fn swapping(evidence: &Evidence) -> Option<Cause> {
     let first = evidence.samples.first()?.swap_bytes;
     let most = evidence.samples.iter().map(|sample| sample.swap_bytes).max()?;
@@ -98,9 +98,13 @@ pub(super) fn swapping(evidence: &Evidence) -> Option<Cause> {
     if swapped < SWAPPED_BYTES {
         return None;
     }
-    let reads = |span: &&Span| span.major_faults_per_s >= FAULTS_PER_S;
-    let seconds: f64 = evidence.spans.iter().filter(reads).map(|span| span.seconds).sum();
-    let share = seconds / evidence.seconds.max(f64::MIN_POSITIVE);
+    // Seconds between two samples in which pages were read, from the swap as far as some are there.
+    let read_back = evidence.samples.windows(2).filter_map(|pair| {
+        let seconds = pair[1].at_s - pair[0].at_s;
+        let faults = pair[1].used.major_faults.saturating_sub(pair[0].used.major_faults);
+        (pair[1].swap_bytes > first && faults as f64 >= FAULTS_PER_S * seconds).then_some(seconds)
+    });
+    let share = read_back.sum::<f64>() / evidence.seconds.max(f64::MIN_POSITIVE);
     let cause = Cause::new(
         "swapping",
         format!(
@@ -110,7 +114,8 @@ pub(super) fn swapping(evidence: &Evidence) -> Option<Cause> {
         ),
         "let the run take less memory of the host: fewer data workers, smaller caches, less that is offloaded",
     );
-    Some(cause.taking(share))
+    // Pages that nobody asks for again slow nothing down.
+    (share >= SWAPS).then(|| cause.taking(share))
 }
 
 /// A process that the kernel ended for lack of memory. Where it may be anybody's, a run that ended well is none of its.
@@ -152,29 +157,52 @@ fn settled(evidence: &Evidence) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// Rises of memory, and how many of them came in a step longer than nearly all before; `None` where most did not.
-fn with_lengths(evidence: &Evidence) -> Option<(usize, usize)> {
+/// Rises of memory above all before.
+struct Rises {
+    count: usize,
+    /// Rises that came in a step longer than nearly all before it.
+    with: usize,
+    /// Bytes before the first one, and behind the last one.
+    from: f64,
+    to: f64,
+}
+
+/// Rises of memory, where most of them came in a step longer than nearly all before; `None` where they did not.
+fn with_lengths(evidence: &Evidence) -> Option<Rises> {
     let samples = evidence.step_samples();
-    let (mut rises, mut with) = (0, 0);
+    let (first, last) = (samples.first()?, samples.last()?);
+    let (from, middle_s) = (first.device_bytes() as f64, (first.at_s + last.at_s) / 2.0);
+    let (mut count, mut with, mut late) = (0, 0, 0);
+    // What goes down again in shorter steps has not grown when it comes back.
+    let mut level = from;
     for pair in samples.windows(2) {
-        let (before, behind) = (pair[0].device_bytes() as f64, pair[1].device_bytes() as f64);
-        if behind < before * (1.0 + RISE_SHARE) {
+        let behind = pair[1].device_bytes() as f64;
+        if behind < level * (1.0 + RISE_SHARE) {
             continue;
         }
-        rises += 1;
+        level = behind;
+        count += 1;
+        late += usize::from(pair[1].at_s > middle_s);
         let is_long = |step: &StepSpan| {
             if step.from_s >= pair[1].at_s || step.to_s <= pair[0].at_s {
                 return false;
             }
             let earlier = evidence.steps.iter().filter(|one| one.to_s <= step.from_s);
-            let (count, longer) = earlier.fold((0, 0), |(count, longer), one| {
-                (count + 1, longer + usize::from(one.seconds() >= step.seconds()))
+            let (all, longer) = earlier.fold((0, 0), |(all, longer), one| {
+                (all + 1, longer + usize::from(one.seconds() >= step.seconds()))
             });
-            count > 2 && longer * 10 <= count
+            all > 2 && longer * 10 <= all
         };
         with += usize::from(evidence.steps.iter().any(is_long));
     }
-    (rises >= RISES && with as f64 >= WITH_LENGTHS * rises as f64).then_some((rises, with))
+    // The first of many lengths rarely holds the longest: rises that are over say nothing.
+    let grows = count >= RISES && late > 0 && level - from >= GROWS_BYTES;
+    (grows && with as f64 >= WITH_LENGTHS * count as f64).then_some(Rises {
+        count,
+        with,
+        from,
+        to: level,
+    })
 }
 
 /// A least-squares line through memory by time.
@@ -270,6 +298,12 @@ mod tests {
         let found = grows_with_lengths(&evidence).unwrap();
         assert!(found.evidence.contains("rose 5 times"), "{found:?}");
         assert_eq!(grows(&evidence), None);
+        // Memory that long steps take and give back has not grown.
+        let comes_and_goes = changed(evidence, |sample| {
+            sample.memory_bytes = 4 << 30;
+            sample.memory_bytes += u64::from(sample.at_s as u64 % 10 == 9) << 29;
+        });
+        assert_eq!(grows_with_lengths(&comes_and_goes), None);
     }
 
     #[test]
@@ -295,6 +329,8 @@ mod tests {
         let found = swapping(&changed(clean(30), swap)).unwrap();
         assert!(found.share.unwrap() > 0.9, "{found:?}");
         assert_eq!(swapping(&clean(30)), None);
+        let unread = |sample: &mut Sample| sample.swap_bytes = (sample.at_s * 1e7) as u64;
+        assert_eq!(swapping(&changed(clean(30), unread)), None);
         let mut evidence = clean(5);
         evidence.limits.oom_kills.count = 1;
         evidence.ending.signal = Some(libc::SIGKILL);

@@ -35,7 +35,9 @@ pub(super) fn out_of_memory(evidence: &Evidence) -> Option<Cause> {
 /// Settings that the tool prints and its file does not say.
 pub(super) fn other_setting(evidence: &Evidence) -> Option<Cause> {
     let asked = evidence.asked?;
-    let rows = asked.micro_batch * asked.accumulation * asked.devices;
+    // Where nobody told how many devices train, their number is no setting that differs.
+    let rows = asked.rows().zip(asked.devices);
+    let rows = rows.map(|(rows, devices)| rows.saturating_mul(devices));
     let wanted = [
         (PrintedSetting::MicroBatch, asked.micro_batch),
         (PrintedSetting::Accumulation, asked.accumulation),
@@ -44,7 +46,7 @@ pub(super) fn other_setting(evidence: &Evidence) -> Option<Cause> {
     let others: Vec<String> = wanted
         .into_iter()
         .filter_map(|(setting, wanted)| {
-            let printed = *evidence.settings.get(&setting)?;
+            let (printed, wanted) = (*evidence.settings.get(&setting)?, wanted?);
             let name = setting.words();
             (printed != wanted).then(|| format!("{name} is {printed} and not {wanted}"))
         })
@@ -97,9 +99,9 @@ mod tests {
     fn settings_that_the_file_does_not_say_are_named() {
         let mut evidence = clean(5);
         evidence.asked = Some(AskedStep {
-            micro_batch: 2,
-            accumulation: 4,
-            devices: 1,
+            micro_batch: Some(2),
+            accumulation: Some(4),
+            devices: Some(1),
         });
         evidence.settings.insert(PrintedSetting::Accumulation, 4);
         assert_eq!(other_setting(&evidence), None);
@@ -112,6 +114,25 @@ mod tests {
                 .contains("gradient accumulation is 8 and not 4, rows of a step is 16 and not 8"),
             "{found:?}"
         );
+    }
+
+    #[test]
+    fn what_the_file_does_not_say_is_no_other_setting() {
+        let mut evidence = clean(5);
+        evidence.asked = Some(AskedStep {
+            micro_batch: Some(2),
+            ..AskedStep::default()
+        });
+        evidence.settings.insert(PrintedSetting::MicroBatch, 2);
+        evidence.settings.insert(PrintedSetting::Accumulation, 8);
+        evidence.settings.insert(PrintedSetting::GlobalBatch, 64);
+        assert_eq!(other_setting(&evidence), None);
+        // Nobody told how many devices share the work.
+        evidence.asked = evidence.asked.map(|asked| AskedStep {
+            accumulation: Some(8),
+            ..asked
+        });
+        assert_eq!(other_setting(&evidence), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod cause;
 mod machine;
 mod memory;
 mod messages;
+mod others;
 mod steps;
 mod waits;
 
@@ -12,15 +13,16 @@ pub(super) use cause::Cause;
 use super::evidence::Evidence;
 
 /// All rules: a rule finds at most one thing.
-const RULES: [fn(&Evidence) -> Option<Cause>; 17] = [
+const RULES: [fn(&Evidence) -> Option<Cause>; 18] = [
     messages::out_of_memory,
     memory::memory_limit,
     memory::swapping,
     waits::waits,
-    machine::other_programs,
+    others::other_programs,
     machine::cpu_limit,
     machine::throttled,
     steps::one_long_row,
+    steps::periodic_work,
     steps::stall,
     steps::slows_down,
     steps::evaluation_time,

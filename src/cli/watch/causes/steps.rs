@@ -12,8 +12,9 @@ const LEAST_STEPS: usize = 8;
 const LEAST_COURSE: usize = 24;
 /// Times the median from which a step is long.
 const LONG: f64 = 3.0;
-/// Part of the usual use of processors from which a step computes.
+/// Part of the usual use of processors from which a step computes, and how many times as long as a step the looks at it may be.
 const COMPUTES: f64 = 0.5;
+const RESOLVES: f64 = 2.0;
 /// Share of the run from which evaluations, or files that are written, are worth naming.
 const NOTICED: f64 = 0.2;
 const NOTICED_SAVING: f64 = 0.05;
@@ -26,12 +27,8 @@ const SAVES_BYTES_PER_S: f64 = 1e7;
 
 /// A step that is long since it computes more than others.
 pub(super) fn one_long_row(evidence: &Evidence) -> Option<Cause> {
-    let (long, usual) = long_steps(evidence)?;
-    let level = busy(&evidence.step_time())?;
-    let computed = |step: &StepSpan| computes(evidence, step, level) == Some(true);
-    let slow: Vec<StepSpan> = long.into_iter().filter(computed).collect();
-    let most = longest(&slow)?;
-    let share = lost(&slow, usual) / evidence.seconds;
+    let (slow, usual) = computing(evidence)?;
+    let most = longest(&slow).filter(|_| period(&slow).is_none())?;
     let cause = Cause::new(
         "one_long_row",
         format!(
@@ -44,7 +41,25 @@ pub(super) fn one_long_row(evidence: &Evidence) -> Option<Cause> {
         ),
         "cut rows to a length that nearly all have (`max_length`), group rows by length, or pack them",
     );
-    (share >= NOTICED_STEPS).then(|| cause.taking(share))
+    Some(cause.taking(lost(&slow, usual) / evidence.seconds))
+}
+
+/// Steps that are long one time in so many.
+pub(super) fn periodic_work(evidence: &Evidence) -> Option<Cause> {
+    let (slow, usual) = computing(evidence)?;
+    let (most, period) = (longest(&slow)?, period(&slow)?);
+    let cause = Cause::new(
+        "periodic_work",
+        format!(
+            "every {period} steps one took {LONG} times the median of {} or more, up to {} in step {}, and computed all the while",
+            duration(usual),
+            duration(most.seconds()),
+            most.step
+        ),
+        "look at what runs then and is not logged as an evaluation, samples that are generated for one; where rows are not shuffled a \
+         long one comes once an epoch",
+    );
+    Some(cause.taking(lost(&slow, usual) / evidence.seconds))
 }
 
 /// A step that is long although nothing computes in it.
@@ -158,6 +173,23 @@ fn long_steps(evidence: &Evidence) -> Option<(Vec<StepSpan>, f64)> {
     (!long.is_empty()).then_some((long, usual))
 }
 
+/// Long steps that compute, where they take enough of the run together, and the median.
+fn computing(evidence: &Evidence) -> Option<(Vec<StepSpan>, f64)> {
+    let (long, usual) = long_steps(evidence)?;
+    let level = busy(&evidence.step_time())?;
+    let computed = |step: &StepSpan| computes(evidence, step, level) == Some(true);
+    let slow: Vec<StepSpan> = long.into_iter().filter(computed).collect();
+    (!slow.is_empty() && lost(&slow, usual) >= NOTICED_STEPS * evidence.seconds).then_some((slow, usual))
+}
+
+/// Steps from one to the next, where they are as many each time; `None` of fewer than three.
+fn period(steps: &[StepSpan]) -> Option<u64> {
+    let apart = |pair: &[StepSpan]| pair[1].step - pair[0].step;
+    let first = apart(steps.get(..2)?);
+    let is_regular = steps.len() > 2 && steps.windows(2).all(|pair| apart(pair) == first);
+    (is_regular && first > 1).then_some(first)
+}
+
 fn longest(steps: &[StepSpan]) -> Option<&StepSpan> {
     steps.iter().max_by(|a, b| a.seconds().total_cmp(&b.seconds()))
 }
@@ -175,9 +207,14 @@ fn busy(spans: &[Span]) -> Option<f64> {
     mean(spans, |span| span.gpu_utilisation.unwrap_or(span.cores))
 }
 
-/// Whether a step keeps as much busy as is usual; `None` where it was not looked at.
+/// Whether a step keeps as much busy as is usual; `None` where it was not looked at, or by looks that are of other steps as well.
 fn computes(evidence: &Evidence, step: &StepSpan, usual: f64) -> Option<bool> {
-    Some(busy(&evidence.within(step.from_s, step.to_s))? >= COMPUTES * usual)
+    let spans = evidence.within(step.from_s, step.to_s);
+    let looked_s: f64 = spans.iter().map(|span| span.seconds).sum();
+    if looked_s > RESOLVES * (step.to_s - step.from_s) {
+        return None;
+    }
+    Some(busy(&spans)? >= COMPUTES * usual)
 }
 
 /// Bytes a second that were written during a step.
@@ -189,7 +226,7 @@ fn saved(evidence: &Evidence, step: &StepSpan) -> f64 {
 mod tests {
     use super::*;
     use crate::cli::watch::evidence::made::{clean, of};
-    use crate::cli::watch::process_tree::Used;
+    use crate::cli::watch::process_stat::Used;
     use crate::cli::watch::sample::Sample;
 
     /// A run whose steps take these seconds, with so many processors busy in each and bytes written in a second.
@@ -239,8 +276,26 @@ mod tests {
             "{still:?}"
         );
         assert_eq!(one_long_row(&run(&steps)), None);
+        // Looks that are further apart than the step is long do not tell the two apart.
+        let mut unresolved = run(&steps);
+        unresolved.spans = Span::all(&[unresolved.samples[0].clone(), unresolved.samples[79].clone()]);
+        assert_eq!((one_long_row(&unresolved), stall(&unresolved)), (None, None));
         steps[11] = (2.0, 2.0, 0.0);
         assert_eq!((one_long_row(&run(&steps)), stall(&run(&steps))), (None, None));
+    }
+
+    #[test]
+    fn steps_that_are_long_at_regular_times_are_no_long_rows() {
+        let mut steps = vec![(1.0, 2.0, 0.0); 40];
+        for at in [9, 19, 29] {
+            steps[at] = (5.0, 2.0, 0.0);
+        }
+        let found = periodic_work(&run(&steps)).unwrap();
+        assert!(found.evidence.starts_with("every 10 steps one took"), "{found:?}");
+        assert_eq!(one_long_row(&run(&steps)), None);
+        steps[36] = (5.0, 2.0, 0.0);
+        assert_eq!(periodic_work(&run(&steps)), None);
+        assert!(one_long_row(&run(&steps)).is_some());
     }
 
     #[test]

@@ -30,11 +30,19 @@ pub(super) fn waits(evidence: &Evidence) -> Option<Cause> {
     let on_gpu = mean_of_known(&spans, |span| span.gpu_utilisation);
     let still = match on_gpu {
         Some(utilisation) => 1.0 - utilisation,
-        None => samples.iter().filter(|sample| sample.is_asleep).count() as f64 / samples.len() as f64,
+        None => {
+            let asleep = samples.iter().filter(|sample| sample.is_asleep).count() as f64 / samples.len() as f64;
+            // While a thread of the run waits for a processor the others may wait for that thread.
+            let queued = mean_of_known(&spans, |span| span.longest_queued).unwrap_or(0.0);
+            (asleep - queued).max(0.0)
+        }
     };
     let (noticed, has_room) = match on_gpu {
         Some(_) => (NOTICED_GPU, true),
-        None => (NOTICED_CPU, cores < ROOM * evidence.limits.cores.max(1) as f64),
+        None => {
+            let wanted = cores + mean_of_known(&spans, |span| span.queued).unwrap_or(0.0);
+            (NOTICED_CPU, wanted < ROOM * evidence.limits.cores.max(1) as f64)
+        }
     };
     if still < noticed || !has_room {
         return None;
@@ -106,6 +114,7 @@ mod tests {
     use super::*;
     use crate::cli::watch::evidence::made::{changed, clean};
     use crate::cli::watch::sample::Sample;
+    use crate::cli::watch::thread_turns::Queued;
     use peft_tune_engine::profile::DeviceSample;
 
     /// A run that waits in half of the looks.
@@ -136,6 +145,22 @@ mod tests {
         assert!(waited.evidence.contains("waited for in 25"), "{waited:?}");
         let prepares = asleep(|sample| sample.used.cpu_s *= 2.0).unwrap();
         assert_eq!(prepares.name, "data_preparation");
+    }
+
+    #[test]
+    fn a_run_that_waits_for_processors_waits_for_no_data() {
+        let queued = |all_s: f64, longest_s: f64| {
+            asleep(move |sample| {
+                sample.queued = Some(Queued {
+                    all_s: all_s * sample.at_s,
+                    longest_s: longest_s * sample.at_s,
+                });
+            })
+        };
+        assert!((queued(0.1, 0.1).unwrap().share.unwrap() - 0.4).abs() < 0.05);
+        // It wants as many processors as there are, or waits for a thread that waits for one.
+        assert_eq!(queued(0.9, 0.1), None);
+        assert_eq!(queued(0.4, 0.4), None);
     }
 
     #[test]
