@@ -13,6 +13,8 @@ pub(crate) struct TrainerKeys {
     /// The optimizer where the file names none.
     pub usual_optimizer: &'static str,
     pub scheduler: &'static str,
+    /// The seed where the file names none.
+    pub usual_seed: u64,
     /// A backend or a mode of the compiler turns it on.
     pub compiles_by_mode: bool,
 }
@@ -24,6 +26,7 @@ impl TrainerKeys {
         optimizer: "optim",
         usual_optimizer: "adamw_torch_fused",
         scheduler: "lr_scheduler_type",
+        usual_seed: 42,
         compiles_by_mode: true,
     };
 }
@@ -41,11 +44,7 @@ pub(crate) fn read(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), S
     if !keys.has("per_device_train_batch_size") {
         reader.value("micro_batch", "per_gpu_train_batch_size", keys)?;
     }
-    if let Some(seed) = keys.raw("seed") {
-        let number = keys.number("seed")?.filter(|seed| *seed >= 0.0 && seed.fract() == 0.0);
-        reader.recipe.training.seed =
-            number.ok_or_else(|| keys.wrong("seed", seed, "write a whole number, 0 or more"))? as u64;
-    }
+    reader.recipe.training.seed = seed(keys)?.unwrap_or(names.usual_seed);
     match keys.text("train_sampling_strategy")?.as_deref() {
         Some("sequential") => reader.recipe.training.shuffle = false,
         Some("group_by_length") => reader.recipe.batch.group_by_length = true,
@@ -55,6 +54,14 @@ pub(crate) fn read(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), S
         reader.recipe.batch.group_by_length = grouped;
     }
     reading(reader)
+}
+
+/// The seed that the file names.
+fn seed(keys: &Keys<'_>) -> Result<Option<u64>, StackFileError> {
+    let Some(found) = keys.raw("seed") else { return Ok(None) };
+    let number = keys.number("seed")?.filter(|seed| *seed >= 0.0 && seed.fract() == 0.0);
+    let number = number.ok_or_else(|| keys.wrong("seed", found, "write a whole number, 0 or more"))?;
+    Ok(Some(number as u64))
 }
 
 /// The compiler, and products of F32 in TF32, which no recipe has.
@@ -231,4 +238,27 @@ fn evaluation(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     // Less than one is a share of all steps.
     reader.later.evaluation_share = steps.filter(|share| *share > 0.0 && *share < 1.0);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::{Imported, parse_recipe};
+
+    fn of(text: &str) -> Imported {
+        parse_recipe(Path::new("settings.yaml"), text, None).unwrap()
+    }
+
+    const TRL: &str = "model_name_or_path: m\nuse_peft: true\nlora_r: 8\n";
+    const LLAMA_FACTORY: &str = "model_name_or_path: m\nstage: sft\nlora_target: all\n";
+    const AXOLOTL: &str = "base_model: m\nadapter: lora\n";
+
+    #[test]
+    fn a_file_without_a_seed_has_that_of_its_tool() {
+        for tool in [TRL, LLAMA_FACTORY, AXOLOTL] {
+            assert_eq!(of(tool).recipe.training.seed, 42, "{tool}");
+            assert_eq!(of(&format!("{tool}seed: 0\n")).recipe.training.seed, 0, "{tool}");
+        }
+    }
 }
