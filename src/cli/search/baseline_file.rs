@@ -46,7 +46,7 @@ pub(super) fn read(path: &Path, stack: Option<Tool>) -> Result<Params, CliError>
         ));
     }
     let notes = imported.told.iter().chain(&imported.notes).cloned();
-    for note in notes.chain(imported.unread_note()) {
+    for note in notes.chain(imported.warmup_note()).chain(imported.unread_note()) {
         tell(format_args!("warning: {note}"));
     }
     Ok(params)

@@ -44,6 +44,8 @@ const TRAINER: trainer::TrainerKeys = trainer::TrainerKeys {
     epochs: "num_epochs",
     optimizer: "optimizer",
     scheduler: "lr_scheduler",
+    // Versions 0.10 to 0.12 alone take the share.
+    no_steps_win: true,
     compiles_by_mode: false,
     ..trainer::TrainerKeys::OF_TRANSFORMERS
 };

@@ -19,7 +19,7 @@ impl Imported {
 
     fn read_share(&mut self, share: Option<f64>, rows: Option<u64>) {
         let Some(share) = share else { return };
-        let percent = (share * 1e4).round() / 100.0;
+        let percent = percent(share);
         match rows {
             Some(rows) => {
                 let read = ((rows as f64 * share).round() as usize).max(1);
@@ -78,15 +78,34 @@ impl Imported {
     /// Takes the steps to warm up that the tool makes of a share. One that is as many steps here stays a share.
     fn count_warmup(&mut self, count: Option<WarmupCount>, trained: Option<u64>) {
         let Some(count) = count else { return };
+        let Some(steps) = self.steps(trained) else {
+            let note = self.share_note(count);
+            self.notes.push(note);
+            return;
+        };
         let share = self.recipe.schedule.warmup;
-        if let Some(steps) = self.steps(trained) {
-            let counted = count.steps(share, steps);
-            if counted != self.recipe.schedule.warmup_steps(steps) {
-                self.recipe.schedule.warmup = counted as f64;
-            }
+        let (counted, here) = (count.steps(share, steps), self.recipe.schedule.warmup_steps(steps));
+        if counted == here {
             return;
         }
-        let (title, percent) = (self.tool.title(), (share * 1e4).round() / 100.0);
+        self.recipe.schedule.warmup = counted as f64;
+        // A share that the file does not say is the tool's own, and so are the steps of it.
+        if count.most.is_none() {
+            self.notes.push(format!(
+                "{} makes {counted} steps to warm up of {}% of {steps}, and trainings here {here}: {counted} are taken (`warmup`)",
+                self.tool.title(),
+                percent(share),
+            ));
+        }
+    }
+
+    /// Line on a warm-up of which the tool counts the steps in another way, as long as they are not counted; `None` of others.
+    pub fn warmup_note(&self) -> Option<String> {
+        self.later.warmup.map(|count| self.share_note(count))
+    }
+
+    fn share_note(&self, count: WarmupCount) -> String {
+        let (title, percent) = (self.tool.title(), percent(self.recipe.schedule.warmup));
         let how = match count.most {
             Some(most) => {
                 format!("no warm-up is written: {title} takes {percent}% of the steps, {most} of them at the most")
@@ -95,9 +114,7 @@ impl Imported {
                 format!("{title} warms up for the whole steps of {percent}% of all, which may be one less than here")
             }
         };
-        self.notes.push(format!(
-            "{how}; how many steps there are is not known here, and the share is taken (`warmup`)"
-        ));
+        format!("{how}; how many steps there are is not known here, and the share is taken (`warmup`)")
     }
 
     /// Steps of the epochs of so many rows. How many packed ones those are is not known.
@@ -116,6 +133,44 @@ impl Imported {
     }
 }
 
+/// A share in percent, of two digits behind the point at the most.
+fn percent(share: f64) -> f64 {
+    (share * 1e4).round() / 100.0
+}
+
 fn untold(what: &str, key: &str) -> String {
     format!("{what}, and the number of rows is not known here: write `{key}`")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::parse_recipe;
+
+    #[test]
+    fn a_share_of_a_warm_up_is_told_until_its_steps_are_counted() {
+        for (key, steps, before, behind) in [
+            ("warmup_ratio: 0.1", 25, "the whole steps of 10%", "2 steps"),
+            ("warmup_ratio: 0.1", 20, "the whole steps of 10%", ""),
+            ("warmup_steps: 5", 30, "", ""),
+            // The tool's own share is taken as the tool has it.
+            ("logging_steps: 1", 25, "3% of the steps, 100 of them at the most", ""),
+        ] {
+            let text = format!("base_model: m\nadapter: lora\n{key}\nmax_steps: {steps}\n");
+            let mut imported = parse_recipe(Path::new("a.yaml"), &text, None).unwrap();
+            let note = imported.warmup_note().unwrap_or_default();
+            assert!(
+                note.contains(before) && note.is_empty() == before.is_empty(),
+                "{text}: {note}"
+            );
+            imported.with_rows(Some(100));
+            assert_eq!(imported.warmup_note(), None, "{text}");
+            let told = imported.notes.concat();
+            assert!(
+                told.contains(behind) && told.contains("to warm up") != behind.is_empty(),
+                "{text}: {told}"
+            );
+        }
+    }
 }

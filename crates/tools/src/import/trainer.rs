@@ -13,6 +13,10 @@ pub(crate) struct TrainerKeys {
     /// The optimizer where the file names none.
     pub usual_optimizer: &'static str,
     pub scheduler: &'static str,
+    /// The seed where the file names none.
+    pub usual_seed: u64,
+    /// `warmup_steps: 0` is no warm-up whatever share stands beside it, where transformers takes the share.
+    pub no_steps_win: bool,
     /// A backend or a mode of the compiler turns it on.
     pub compiles_by_mode: bool,
 }
@@ -24,6 +28,8 @@ impl TrainerKeys {
         optimizer: "optim",
         usual_optimizer: "adamw_torch_fused",
         scheduler: "lr_scheduler_type",
+        usual_seed: 42,
+        no_steps_win: false,
         compiles_by_mode: true,
     };
 }
@@ -34,18 +40,14 @@ impl TrainerKeys {
 /// A value that the tool would not take.
 pub(crate) fn read(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), StackFileError> {
     optimizer(reader, names)?;
-    course(reader, names.epochs, names.scheduler)?;
+    course(reader, names)?;
     evaluation(reader)?;
     compiler(reader, names)?;
     let keys = reader.keys;
     if !keys.has("per_device_train_batch_size") {
         reader.value("micro_batch", "per_gpu_train_batch_size", keys)?;
     }
-    if let Some(seed) = keys.raw("seed") {
-        let number = keys.number("seed")?.filter(|seed| *seed >= 0.0 && seed.fract() == 0.0);
-        reader.recipe.training.seed =
-            number.ok_or_else(|| keys.wrong("seed", seed, "write a whole number, 0 or more"))? as u64;
-    }
+    reader.recipe.training.seed = seed(keys)?.unwrap_or(names.usual_seed);
     match keys.text("train_sampling_strategy")?.as_deref() {
         Some("sequential") => reader.recipe.training.shuffle = false,
         Some("group_by_length") => reader.recipe.batch.group_by_length = true,
@@ -55,6 +57,14 @@ pub(crate) fn read(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), S
         reader.recipe.batch.group_by_length = grouped;
     }
     reading(reader)
+}
+
+/// The seed that the file names.
+fn seed(keys: &Keys<'_>) -> Result<Option<u64>, StackFileError> {
+    let Some(found) = keys.raw("seed") else { return Ok(None) };
+    let number = keys.number("seed")?.filter(|seed| *seed >= 0.0 && seed.fract() == 0.0);
+    let number = number.ok_or_else(|| keys.wrong("seed", found, "write a whole number, 0 or more"))?;
+    Ok(Some(number as u64))
 }
 
 /// The compiler, and products of F32 in TF32, which no recipe has.
@@ -153,11 +163,11 @@ fn optimizer(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), StackFi
     Ok(())
 }
 
-fn course(reader: &mut Reader<'_>, epochs: &str, scheduler: &str) -> Result<(), StackFileError> {
+fn course(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), StackFileError> {
     let keys = reader.keys;
     let steps = keys.number("max_steps")?.filter(|steps| *steps >= 1.0);
     let passes = keys
-        .number(epochs)?
+        .number(names.epochs)?
         .filter(|epochs| *epochs > 0.0 && epochs.is_finite());
     match (steps, passes) {
         // Steps win over epochs there.
@@ -165,18 +175,42 @@ fn course(reader: &mut Reader<'_>, epochs: &str, scheduler: &str) -> Result<(), 
         (None, Some(passes)) => reader.recipe.training.length = TrainingLength::Epochs(passes),
         (None, None) => {}
     }
-    // Each version takes one of them, and the other is 0 or not there.
-    let steps = keys.number("warmup_steps")?.filter(|steps| *steps > 0.0);
-    let warmup = steps.or(keys.number("warmup_ratio")?);
-    if keys.has("warmup_steps") || keys.has("warmup_ratio") {
-        reader.recipe.schedule.warmup = warmup.filter(|warmup| *warmup >= 0.0).unwrap_or(0.0);
-        reader.said("warmup");
-    }
-    if let Some(name) = keys.text(scheduler)? {
+    warmup(reader, names.no_steps_win)?;
+    if let Some(name) = keys.text(names.scheduler)? {
         let found = tables::schedule(keys, reader.tool).or_else(|| ScheduleKind::from_name(&name));
-        reader.schedule(scheduler, &name, found);
+        reader.schedule(names.scheduler, &name, found);
     }
     schedule_arguments(reader)
+}
+
+/// The warm-up: its steps, or without any a share of all steps.
+fn warmup(reader: &mut Reader<'_>, no_steps_win: bool) -> Result<(), StackFileError> {
+    let keys = reader.keys;
+    let warmup = match (keys.number("warmup_steps")?, keys.number("warmup_ratio")?) {
+        (Some(steps), Some(share)) if steps > 0.0 || no_steps_win => {
+            let version = match no_steps_win {
+                true => "",
+                false => " in transformers 4, and the share before the steps in 5",
+            };
+            reader.note(format!(
+                "`warmup_steps: {steps}` goes before `warmup_ratio: {share}`{version}: the steps are taken; leave one of them out"
+            ));
+            steps
+        }
+        (_, Some(share)) => {
+            if share >= 1.0 {
+                reader.note(format!(
+                    "`warmup_ratio: {share}` is no share below 1: so many steps are taken; write `warmup_steps`"
+                ));
+            }
+            share
+        }
+        (Some(steps), None) => steps,
+        (None, None) => return Ok(()),
+    };
+    reader.recipe.schedule.warmup = warmup.max(0.0);
+    reader.said("warmup");
+    Ok(())
 }
 
 /// The arguments of the schedule, under the names of transformers' functions.
@@ -231,4 +265,60 @@ fn evaluation(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
     // Less than one is a share of all steps.
     reader.later.evaluation_share = steps.filter(|share| *share > 0.0 && *share < 1.0);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::{Imported, parse_recipe};
+
+    fn of(text: &str) -> Imported {
+        parse_recipe(Path::new("settings.yaml"), text, None).unwrap()
+    }
+
+    const TRL: &str = "model_name_or_path: m\nuse_peft: true\nlora_r: 8\n";
+    const LLAMA_FACTORY: &str = "model_name_or_path: m\nstage: sft\nlora_target: all\n";
+    const AXOLOTL: &str = "base_model: m\nadapter: lora\n";
+
+    #[test]
+    fn steps_of_a_warm_up_go_before_a_share_as_the_tool_has_them() {
+        for (tool, keys, warmup, note) in [
+            (TRL, "warmup_steps: 0\nwarmup_ratio: 0.1\n", 0.1, ""),
+            (LLAMA_FACTORY, "warmup_steps: 0\nwarmup_ratio: 0.1\n", 0.1, ""),
+            (TRL, "warmup_steps: 0\n", 0.0, ""),
+            (TRL, "warmup_steps: 0.2\n", 0.2, ""),
+            (
+                TRL,
+                "warmup_steps: 9\nwarmup_ratio: 0.1\n",
+                9.0,
+                "`warmup_steps: 9` goes before `warmup_ratio: 0.1` in transformers 4",
+            ),
+            (TRL, "warmup_ratio: 5\n", 5.0, "`warmup_ratio: 5` is no share"),
+            (
+                AXOLOTL,
+                "warmup_steps: 0\nwarmup_ratio: 0.1\n",
+                0.0,
+                "`warmup_steps: 0` goes before `warmup_ratio: 0.1`: the steps",
+            ),
+            (AXOLOTL, "warmup_ratio: 0.1\n", 0.1, ""),
+        ] {
+            let imported = of(&format!("{tool}{keys}"));
+            assert_eq!(imported.recipe.schedule.warmup, warmup, "{tool}{keys}");
+            let told = imported.notes.iter().filter(|note| note.contains("`warmup_"));
+            let told: Vec<&str> = told.map(String::as_str).collect();
+            assert!(
+                told.iter().all(|told| !note.is_empty() && told.contains(note)) && told.is_empty() == note.is_empty(),
+                "{tool}{keys}: {told:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_file_without_a_seed_has_that_of_its_tool() {
+        for tool in [TRL, LLAMA_FACTORY, AXOLOTL] {
+            assert_eq!(of(tool).recipe.training.seed, 42, "{tool}");
+            assert_eq!(of(&format!("{tool}seed: 0\n")).recipe.training.seed, 0, "{tool}");
+        }
+    }
 }

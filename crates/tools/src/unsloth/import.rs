@@ -113,7 +113,6 @@ fn usual_of_trainer(reader: &mut Reader<'_>, script: Option<&Script>) {
         recipe.optimizer.kind = OptimizerKind::AdamW8bit;
         recipe.optimizer.weight_decay = 0.001;
         recipe.schedule.warmup = 0.1;
-        recipe.training.seed = 3407;
     }
 }
 
@@ -122,13 +121,13 @@ fn has_own_usual(script: Option<&Script>) -> bool {
 }
 
 fn usual_keys(script: Option<&Script>) -> TrainerKeys {
-    let usual_optimizer = match has_own_usual(script) {
-        true => "adamw_8bit",
-        false => TrainerKeys::OF_TRANSFORMERS.usual_optimizer,
-    };
-    TrainerKeys {
-        usual_optimizer,
-        ..TrainerKeys::OF_TRANSFORMERS
+    match has_own_usual(script) {
+        true => TrainerKeys {
+            usual_optimizer: "adamw_8bit",
+            usual_seed: 3407,
+            ..TrainerKeys::OF_TRANSFORMERS
+        },
+        false => TrainerKeys::OF_TRANSFORMERS,
     }
 }
 
