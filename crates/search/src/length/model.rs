@@ -63,9 +63,13 @@ impl Model {
         if points.len() < 2 || log_losses.iter().any(|loss| !loss.is_finite()) {
             return None;
         }
-        let noise = (NOISE / spread_at_once(&points, log_losses)).min(1.0);
+        let noise_of = |signal: f64| (NOISE * NOISE / signal).min(1.0);
+        let spread = spread_at_once(&points, log_losses);
         let sets = Hyper::grid().filter_map(|(hyper, log_prior)| {
-            let mut set = Set::new(&others, &points, log_losses, noise * noise, hyper)?;
+            let fitted = |noise| Set::new(&others, &points, log_losses, noise, hyper);
+            // Short trainings that all did well differ by less than the signal: what it is to these hyper-parameters comes of a first fit.
+            let first = fitted(noise_of(spread * spread))?;
+            let mut set = fitted(noise_of(first.square_scale))?;
             set.weight += log_prior;
             Some(set)
         });
