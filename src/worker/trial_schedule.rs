@@ -6,16 +6,23 @@ use peft_tune_core::recipe::ScheduleSettings;
 /// a share of it as of the full one, a step at least. Warm-up steps of a training fourteen times as long would leave a
 /// trial at rates that are not its own.
 pub(crate) fn schedule_in_part(schedule: &ScheduleSettings, steps: u64, full: u64) -> ScheduleSettings {
-    let mut of_part = schedule.clone();
-    if steps < full {
-        let in_part = |value: f64| match value >= 1.0 {
-            true => (value.trunc() * steps as f64 / full as f64).round().max(1.0),
-            false => value,
-        };
-        of_part.warmup = in_part(schedule.warmup);
-        of_part.decay = schedule.decay.map(in_part);
+    if steps >= full {
+        return schedule.clone();
     }
-    of_part
+    let share = steps as f64 / full as f64;
+    ScheduleSettings {
+        warmup: in_part(schedule.warmup, share),
+        decay: schedule.decay.map(|decay| in_part(decay, share)),
+        ..schedule.clone()
+    }
+}
+
+/// Steps, or a share of all, of a part of the schedule in this share of the full training.
+fn in_part(value: f64, share: f64) -> f64 {
+    match value >= 1.0 {
+        true => (value.trunc() * share).round().max(1.0),
+        false => value,
+    }
 }
 
 #[cfg(test)]
