@@ -8,6 +8,7 @@ use super::interpolation::refers_to;
 use super::one_line::on_one_line;
 use super::passed_over::{Concern, PassedOver};
 use super::script_options::merged;
+use super::unsaid::{Unsaid, set_elsewhere};
 use super::{AskedLater, Imported, Keys, Script, StackFileError};
 use crate::known_keys::{is_off, written};
 use crate::{Tool, optimizer_called};
@@ -118,16 +119,21 @@ impl<'a> Reader<'a> {
     }
 
     /// Says that a script of a shell does not say the values of keys, as far as these change the training or what it costs.
-    pub(super) fn unsaid(&mut self, keys: &BTreeSet<String>) {
+    pub(super) fn unsaid(&mut self, unsaid: &Unsaid) {
         let tools = [self.tool, self.trains];
         let line = |concerns: fn(Concern) -> bool| {
-            let keys = keys.iter().filter(|key| concerns(Concern::of(tools, key)));
-            let all = keys.filter_map(|key| Some(format!("`{key}: {}`", on_one_line(&written(self.keys.seen(key)?)))));
-            let all: Vec<String> = all.collect();
-            (!all.is_empty()).then(|| {
+            let keys = unsaid.keys.iter().filter(|(key, _)| concerns(Concern::of(tools, key)));
+            let all = keys.filter_map(|(key, names)| Some((key, self.keys.seen(key)?, names)));
+            let shown = all
+                .clone()
+                .map(|(key, value, _)| format!("`{key}: {}`", on_one_line(&written(value))));
+            let shown: Vec<String> = shown.collect();
+            let elsewhere = set_elsewhere(all.flat_map(|(_, _, names)| names), &unsaid.unread);
+            let elsewhere = elsewhere.map(|elsewhere| format!("; {elsewhere}")).unwrap_or_default();
+            (!shown.is_empty()).then(|| {
                 format!(
-                    "{}: the script does not say what stands there; write it in its place",
-                    all.join(", ")
+                    "{}: the script does not say what stands there; write it in its place{elsewhere}",
+                    shown.join(", ")
                 )
             })
         };

@@ -1,12 +1,12 @@
 //! A settings file of any of the tools: its text, its keys, and which tool's it is.
 
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use serde_json::{Map, Value};
 
 use super::command_line::CommandLine;
 use super::script::is_notebook;
+use super::unsaid::Unsaid;
 use super::{FileKind, Keys, Library, Script, StackFileError};
 use crate::Tool;
 
@@ -108,7 +108,7 @@ pub(crate) struct Parsed {
     /// Whether they are options of a command, and the text is one of a shell.
     pub is_command: bool,
     /// Keys whose values the script of a shell does not say.
-    pub unsaid: BTreeSet<String>,
+    pub unsaid: Unsaid,
     /// What the command starts that they are options of; nothing where they are of a file.
     pub started: Vec<String>,
     /// The file that the command reads its settings from.
@@ -133,14 +133,23 @@ pub(crate) fn parsed(path: &Path, text: &str) -> Result<Parsed, StackFileError> 
     };
     // A command with a colon in it is a map of one key to YAML.
     let is_command = |key: &String| key.contains(" --");
+    let beside = |name: &str| text_below(path.parent()?, name);
     match read {
         Ok(Value::Object(values)) if !values.keys().any(is_command) => Ok(keys_alone(values)),
-        other => match (of_commands(CommandLine::all(text)), other) {
+        other => match (of_commands(CommandLine::all(text, &beside)), other) {
             (Some(parsed), _) => Ok(parsed),
             (None, Ok(_)) => Err(syntax("it holds no keys".into())),
             (None, Err(message)) => Err(syntax(message)),
         },
     }
+}
+
+/// The text of a file below a folder; `None` where there is none that a person wrote.
+fn text_below(folder: &Path, name: &str) -> Option<String> {
+    let is_below = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+    let path = folder.join(name);
+    let is_file = Path::new(name).components().all(is_below) && path.is_file();
+    is_file.then(|| text_of(&path).ok()).flatten()
 }
 
 /// The command with the most options, which is the one that trains; the others are told. `None` where there is no command.
