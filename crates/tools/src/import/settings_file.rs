@@ -1,5 +1,6 @@
 //! A settings file of any of the tools: its text, its keys, and which tool's it is.
 
+use std::io::Read;
 use std::path::{Component, Path};
 
 use serde_json::{Map, Value};
@@ -26,11 +27,14 @@ pub fn text_of(path: &Path) -> Result<String, StackFileError> {
         true => LARGEST_NOTEBOOK,
         false => LARGEST,
     };
-    if std::fs::metadata(path).map_err(failed)?.len() > largest {
+    // What is no file of a disk, such as another program's output, has no length to look at.
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(failed)?;
+    file.take(largest + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > largest {
         let path = path.to_owned();
         return Err(StackFileError::TooLarge { path, largest });
     }
-    let bytes = std::fs::read(path).map_err(failed)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -240,6 +244,13 @@ mod tests {
         }
         assert_eq!(of(shared, Tool::Peft), Tool::Trl, "an adapter's config has other keys");
         assert_eq!(of("base_model: m\n", Tool::Trl), Tool::Axolotl);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_file_without_end_is_too_large() {
+        let error = text_of(Path::new("/dev/zero")).unwrap_err();
+        assert!(matches!(error, StackFileError::TooLarge { .. }), "{error}");
     }
 
     #[test]
