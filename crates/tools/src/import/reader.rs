@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::interpolation::refers_to;
+use super::interpolation::referred;
 use super::one_line::on_one_line;
 use super::passed_over::{Concern, PassedOver};
 use super::script_options::merged;
@@ -268,7 +268,8 @@ impl<'a> Reader<'a> {
     /// Sorts the keys that no reader took. Values that the file itself refers to are no keys of the tool.
     fn pass_over(&mut self) {
         let mut left = self.keys.unread();
-        left.retain(|(key, _)| !refers_to(self.text, key));
+        let referred = referred(self.text);
+        left.retain(|(key, _)| !referred.contains(key.as_str()));
         for (key, value) in left {
             self.passed_over.take([self.tool, self.trains], &key, value);
         }
