@@ -138,9 +138,9 @@ fn optimizer(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), StackFi
         // It has none unless it is asked for.
         reader.recipe.optimizer.momentum = 0.0;
     }
-    if let Some(norm) = keys.number("max_grad_norm")? {
+    if keys.has("max_grad_norm") {
         // 0 never clips there.
-        reader.recipe.optimizer.max_grad_norm = (norm > 0.0).then_some(norm);
+        reader.recipe.optimizer.max_grad_norm = keys.bound("max_grad_norm")?;
         reader.said("max_grad_norm");
     }
     let Some(arguments) = keys.text("optim_args")? else {
@@ -166,9 +166,7 @@ fn optimizer(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), StackFi
 fn course(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), StackFileError> {
     let keys = reader.keys;
     let steps = keys.number("max_steps")?.filter(|steps| *steps >= 1.0);
-    let passes = keys
-        .number(names.epochs)?
-        .filter(|epochs| *epochs > 0.0 && epochs.is_finite());
+    let passes = keys.number(names.epochs)?.filter(|epochs| *epochs > 0.0);
     match (steps, passes) {
         // Steps win over epochs there.
         (Some(steps), _) => reader.recipe.training.length = TrainingLength::Steps(steps as u64),
@@ -312,6 +310,27 @@ mod tests {
                 "{tool}{keys}: {told:?}"
             );
         }
+    }
+
+    #[test]
+    fn numbers_are_finite_and_a_norm_without_bound_clips_nothing() {
+        const TORCHTUNE: &str = "model:\n  _component_: torchtune.models.llama3_1.lora_llama3_1_8b\n";
+        for (text, norm) in [
+            (format!("{TRL}max_grad_norm: 0.3\n"), Some(0.3)),
+            (format!("{TRL}max_grad_norm: 0\n"), None),
+            (format!("{TRL}max_grad_norm: 'inf'\n"), None),
+            (format!("{TORCHTUNE}clip_grad_norm: 'inf'\n"), None),
+            (format!("{TORCHTUNE}clip_grad_norm: 0.5\n"), Some(0.5)),
+        ] {
+            assert_eq!(of(&text).recipe.optimizer.max_grad_norm, norm, "{text}");
+        }
+        for key in ["warmup_steps", "num_train_epochs", "max_steps", "max_grad_norm"] {
+            let text = format!("{TRL}{key}: 'nan'\n");
+            let error = parse_recipe(Path::new("settings.yaml"), &text, None).unwrap_err();
+            assert!(error.to_string().contains("write a number"), "{text}: {error}");
+        }
+        let text = format!("{TRL}warmup_steps: 'inf'\n");
+        assert!(parse_recipe(Path::new("settings.yaml"), &text, None).is_err());
     }
 
     #[test]

@@ -44,8 +44,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         keys.flag("enable_activation_offloading")?,
     );
     memory::read(reader)?;
-    let norm = keys.number("clip_grad_norm")?;
-    reader.recipe.optimizer.max_grad_norm = norm.filter(|norm| *norm > 0.0);
+    reader.recipe.optimizer.max_grad_norm = keys.bound("clip_grad_norm")?;
     length(reader)?;
     if let Some(seed) = keys.number("seed")? {
         reader.recipe.training.seed = seed.max(0.0) as u64;
