@@ -127,9 +127,12 @@ pub(crate) fn parsed(path: &Path, text: &str) -> Result<Parsed, StackFileError> 
         path: path.to_owned(),
         message,
     };
-    let keys_alone = |values| Parsed {
-        values,
-        ..Parsed::default()
+    let keys_alone = |mut values| {
+        parse_maps(&mut values);
+        Parsed {
+            values,
+            ..Parsed::default()
+        }
     };
     let read = match serde_json::from_str(text) {
         Ok(value) => Ok(value),
@@ -145,6 +148,17 @@ pub(crate) fn parsed(path: &Path, text: &str) -> Result<Parsed, StackFileError> 
             (None, Ok(_)) => Err(syntax("it holds no keys".into())),
             (None, Err(message)) => Err(syntax(message)),
         },
+    }
+}
+
+/// Puts maps in the place of texts of them, as transformers does with the settings that are maps.
+fn parse_maps(values: &mut Map<String, Value>) {
+    let is_map = |key: &str| key.ends_with("_kwargs") || key.ends_with("_config") || key == "deepspeed";
+    for (_, value) in values.iter_mut().filter(|(key, _)| is_map(key)) {
+        let text = value.as_str().filter(|text| text.starts_with('{'));
+        if let Some(Ok(map)) = text.map(serde_json::from_str::<Map<String, Value>>) {
+            *value = Value::Object(map);
+        }
     }
 }
 
