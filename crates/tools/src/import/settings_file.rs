@@ -6,6 +6,7 @@ use std::path::{Component, Path};
 use serde_json::{Map, Value};
 
 use super::command_line::CommandLine;
+use super::one_line::on_one_line;
 use super::script::is_notebook;
 use super::unsaid::Unsaid;
 use super::{FileKind, Keys, Library, Script, StackFileError};
@@ -16,6 +17,9 @@ const LARGEST: u64 = 4 << 20;
 
 /// A notebook holds what its cells printed, pictures too.
 const LARGEST_NOTEBOOK: u64 = 64 << 20;
+
+/// Commands that are not read and that a line names, at most so many.
+const NAMED: usize = 8;
 
 /// The text of a settings file.
 pub fn text_of(path: &Path) -> Result<String, StackFileError> {
@@ -181,12 +185,11 @@ fn of_commands(mut commands: Vec<CommandLine>) -> Option<Parsed> {
         unsaid,
         mut notes,
     } = commands.remove(at);
-    let others: Vec<String> = commands.iter().map(|command| command.started.join(" ")).collect();
-    notes.extend((!others.is_empty()).then(|| {
+    notes.extend((!commands.is_empty()).then(|| {
         format!(
-            "of several commands the one with the most options is read, `{}`, and not `{}`; give it in a file of its own",
+            "of several commands the one with the most options is read, `{}`, and not {}; give it in a file of its own",
             started.join(" "),
-            others.join("`, `")
+            names_of(&commands)
         )
     }));
     Some(Parsed {
@@ -197,6 +200,15 @@ fn of_commands(mut commands: Vec<CommandLine>) -> Option<Parsed> {
         config,
         notes,
     })
+}
+
+/// What some commands start, as a line has it.
+fn names_of(commands: &[CommandLine]) -> String {
+    let named = commands.iter().take(NAMED);
+    let named = named.map(|command| format!("`{}`", on_one_line(&command.started.join(" "))));
+    let others = commands.len().saturating_sub(NAMED);
+    let others = (others > 0).then(|| format!("{others} more"));
+    named.chain(others).collect::<Vec<_>>().join(", ")
 }
 
 /// A tool, and which of its keys a file has.
@@ -265,6 +277,21 @@ mod tests {
     fn a_file_without_end_is_too_large() {
         let error = text_of(Path::new("/dev/zero")).unwrap_err();
         assert!(matches!(error, StackFileError::TooLarge { .. }), "{error}");
+    }
+
+    #[test]
+    fn of_many_commands_the_first_ones_are_named() {
+        let others: String = (0..30).map(|number| format!("echo {number} --quiet\n")).collect();
+        let imported = of(&format!(
+            "trl sft --model_name_or_path m --use_peft --lora_r 4\n{others}"
+        ))
+        .unwrap();
+        let told = imported.notes.iter().find(|note| note.contains("several commands"));
+        let told = told.unwrap();
+        assert!(
+            told.contains("and not `echo 0`, `echo 1`") && told.contains("`echo 7`, 22 more;"),
+            "{told}"
+        );
     }
 
     #[test]
