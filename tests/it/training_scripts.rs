@@ -519,6 +519,7 @@ const CASES: &[Case] = &[
         &["rows_together.py:6: rows that `filter` leaves out there are read here"],
     ),
     case("rows_of_pandas.py", &[("train", "rows.csv")], &[]),
+    case("rows_replaced.py", &[("train", "more.jsonl")], &[]),
     with_rows(case("rows_in_code.py", &[("train", "")], &[])),
     case(
         "rows_renamed.py",

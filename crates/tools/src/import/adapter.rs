@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::{Keys, Reader, StackFileError, adapter_start};
 use crate::keys::ANYWHERE;
 use peft_tune_core::plan::names_within;
-use peft_tune_core::recipe::{AdapterSettings, TargetModules, TargetPreset};
+use peft_tune_core::recipe::settings::setting;
+use peft_tune_core::recipe::{AdapterSettings, ParamValue, TargetModules, TargetPreset};
 
 /// Keys of what has no number.
 pub(crate) struct AdapterKeys {
@@ -96,10 +97,8 @@ pub(crate) fn read(reader: &mut Reader<'_>, names: &AdapterKeys) -> Result<(), S
         let layers = layers.ok_or_else(|| keys.wrong(names.layers, value, "write a list of layer numbers"))?;
         adapter.layers_to_transform = Some(layers);
     }
-    if let Some(ranks) = pattern(keys, names.rank_pattern, |value| {
-        value.as_u64().filter(|rank| *rank > 0)
-    })? {
-        adapter.rank_pattern = ranks.into_iter().map(|(name, rank)| (name, rank as usize)).collect();
+    if let Some(ranks) = pattern(keys, names.rank_pattern, rank)? {
+        adapter.rank_pattern = ranks;
     }
     if let Some(alphas) = pattern(keys, names.alpha_pattern, Value::as_f64)? {
         adapter.alpha_pattern = alphas;
@@ -150,6 +149,13 @@ fn one_anywhere(expression: &str) -> Option<String> {
     (!name.contains(['*', '(', '\\', '|'])).then_some(name)
 }
 
+/// A rank, as far as adapters have it.
+fn rank(value: &Value) -> Option<usize> {
+    let rank = value.as_i64()?;
+    let is_legal = setting("rank").is_some_and(|row| row.legal.allows(&ParamValue::Int(rank)));
+    usize::try_from(rank).ok().filter(|_| is_legal)
+}
+
 /// Other values for some modules.
 fn pattern<T>(
     keys: &Keys<'_>,
@@ -165,5 +171,27 @@ fn pattern<T>(
     });
     entries
         .map(Some)
-        .ok_or_else(|| keys.wrong(key, value, "write numbers by module name"))
+        .ok_or_else(|| keys.wrong(key, value, "write numbers by module name, none too large"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use super::super::parse_recipe;
+
+    #[test]
+    fn ranks_of_single_modules_are_those_that_an_adapter_may_have() {
+        let of = |ranks: &str| {
+            let text = format!(r#"{{"peft_type": "LORA", "r": 4, "rank_pattern": {{"q_proj": {ranks}}}}}"#);
+            parse_recipe(Path::new("adapter_config.json"), &text, None)
+        };
+        let adapter = of("16").unwrap().recipe.adapter.unwrap();
+        assert_eq!(adapter.rank_pattern, BTreeMap::from([("q_proj".to_owned(), 16)]));
+        for wrong in ["0", "-1", "1.5", "1000000", "18446744073709551615", "\"many\""] {
+            let error = of(wrong).unwrap_err().to_string();
+            assert!(error.contains("rank_pattern"), "{wrong}: {error}");
+        }
+    }
 }

@@ -1,13 +1,14 @@
 //! Commands of a shell that start a training: what they start, and its options.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
 use super::command_options::{name_of, options_of};
 use super::one_line::on_one_line;
 use super::program::{Program, file_name};
-use super::shell::{Word, commands_of};
+use super::shell::{Beside, Command, ShellScript, Word};
+use super::unsaid::{Unsaid, set_elsewhere, unread_words};
 use crate::known_keys::is_off;
 
 /// Options of launchers that say how many devices there are.
@@ -26,26 +27,33 @@ pub(crate) struct CommandLine {
     /// File that the program reads its settings from.
     pub config: Option<String>,
     /// Keys whose values have expansions in them that the script does not say.
-    pub unsaid: BTreeSet<String>,
+    pub unsaid: Unsaid,
     /// Lines on options of the launcher that change memory and speed and on words that the script does not say, with what to do.
     pub notes: Vec<String>,
 }
 
 impl CommandLine {
-    /// The commands of a shell script, as far as they have options or a file of them.
-    pub(crate) fn all(text: &str) -> Vec<Self> {
-        commands_of(text).iter().filter_map(|words| Self::of(words)).collect()
+    /// The commands of a shell script, as far as they have options or a file of them. Files beside it are followed where it runs them.
+    pub(crate) fn all(text: &str, beside: Beside<'_>) -> Vec<Self> {
+        let script = ShellScript::of(text, beside);
+        let commands = script.commands.iter();
+        commands.filter_map(|command| Self::of(&script, command)).collect()
     }
 
     /// The command that a file's heading says it is started by.
     pub(crate) fn in_comments(text: &str) -> Option<Self> {
         let comments = text.lines().filter_map(|line| line.trim_start().strip_prefix('#'));
-        let mut commands = comments.flat_map(Self::all);
+        let mut commands = comments.flat_map(|text| Self::all(text, &|_| None));
         commands.find(|command| command.options.contains_key("config"))
     }
 
-    fn of(all: &[Word]) -> Option<Self> {
-        let Words { words, is_said, notes } = Words::of(all);
+    fn of(script: &ShellScript, command: &Command) -> Option<Self> {
+        let Words {
+            words,
+            lacking,
+            unread,
+            notes,
+        } = Words::of(script, command);
         let program = Program::of(&words);
         let at = program.as_ref().map_or(0, |program| program.at);
         let own = words.get(at..).unwrap_or_default();
@@ -56,7 +64,10 @@ impl CommandLine {
         let started = program.map_or_else(|| names().collect(), |program| program.names);
         (!options.is_empty() || config.is_some()).then(|| Self {
             started,
-            unsaid: unsaid(words.iter().zip(is_said).skip(at)),
+            unsaid: Unsaid {
+                keys: unsaid(words.iter().zip(lacking).skip(at)),
+                unread,
+            },
             options,
             config,
             notes: [of_launcher, notes].concat(),
@@ -67,40 +78,54 @@ impl CommandLine {
 /// Words of a command, without those that may be any number of options.
 struct Words {
     words: Vec<String>,
-    /// Whether the script says all of each word.
-    is_said: Vec<bool>,
+    /// Variables of each word that the script assigns nowhere; `None` where it says all of the word.
+    lacking: Vec<Option<BTreeSet<String>>>,
+    /// What may set such variables and is not followed.
+    unread: String,
     /// Lines on what is read of them and what is not.
     notes: Vec<String>,
 }
 
 impl Words {
-    fn of(all: &[Word]) -> Self {
+    fn of(script: &ShellScript, command: &Command) -> Self {
         let mut words: Vec<String> = Vec::new();
-        let mut is_said = Vec::new();
-        let mut left_out = BTreeSet::new();
-        for word in all {
+        let mut lacking = Vec::new();
+        let (mut left_out, mut lacking_out) = (BTreeSet::new(), BTreeSet::new());
+        let lacking_of = |word: &Word| -> BTreeSet<String> { script.lacking(word).map(str::to_owned).collect() };
+        for word in &command.words {
             let last = words.last().and_then(|last| name_of(last));
             let is_value = last.is_some_and(|(_, own)| own.is_none());
             // What the script does not say behind a value, or without an option, may say options.
             if word.is_unsaid_list() || word.is_unsaid() && !is_value && !words.is_empty() {
                 left_out.insert(on_one_line(&word.text()));
+                lacking_out.extend(lacking_of(word));
                 continue;
             }
             words.push(word.text());
-            is_said.push(word.is_said());
+            lacking.push((!word.is_said()).then(|| lacking_of(word)));
         }
-        let defaults: BTreeSet<String> = all.iter().flat_map(Word::defaults).map(on_one_line).collect();
+        let defaults = command.words.iter().flat_map(Word::defaults);
+        let defaults: BTreeSet<String> = defaults.map(on_one_line).collect();
+        let unread = match lacking_out.is_empty() && lacking.iter().flatten().all(BTreeSet::is_empty) {
+            true => String::new(),
+            false => unread_words(script.unread_before(command)),
+        };
         let of_left_out = told(
             left_out,
             "what stands there is not known and not read; write it in its place",
         );
+        let of_left_out = of_left_out.map(|line| match set_elsewhere(&lacking_out, &unread) {
+            Some(elsewhere) => format!("{line}; {elsewhere}"),
+            None => line,
+        });
         let of_defaults = told(
             defaults,
             "what the script takes there where it is given nothing else is read",
         );
         Self {
             words,
-            is_said,
+            lacking,
+            unread,
             notes: of_left_out.into_iter().chain(of_defaults).collect(),
         }
     }
@@ -112,13 +137,17 @@ fn told(expansions: BTreeSet<String>, what: &str) -> Option<String> {
     (!all.is_empty()).then(|| format!("`{}`: {what}", all.join("`, `")))
 }
 
-/// Keys of options whose words the script does not say in whole.
-fn unsaid<'w>(words: impl Iterator<Item = (&'w String, bool)>) -> BTreeSet<String> {
-    let mut keys = BTreeSet::new();
+/// Keys of options whose words the script does not say in whole, with the variables that it assigns nowhere.
+fn unsaid<'w>(
+    words: impl Iterator<Item = (&'w String, Option<BTreeSet<String>>)>,
+) -> BTreeMap<String, BTreeSet<String>> {
+    let mut keys: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut key = None;
-    for (word, is_said) in words {
+    for (word, lacking) in words {
         key = name_of(word).map(|(name, _)| name.replace('-', "_")).or(key);
-        keys.extend(key.clone().filter(|_| !is_said));
+        if let (Some(key), Some(lacking)) = (&key, lacking) {
+            keys.entry(key.clone()).or_default().extend(lacking);
+        }
     }
     keys
 }
@@ -183,7 +212,7 @@ mod tests {
             "packing": true, "seed": "3", "max_length": "512",
         });
         assert_eq!(Value::Object(line.options), expected);
-        assert!(line.unsaid.is_empty(), "{:?}", line.unsaid);
+        assert!(line.unsaid.keys.is_empty(), "{:?}", line.unsaid);
         assert_eq!(line.notes.len(), 2, "{:?}", line.notes);
         assert!(
             line.notes[0].starts_with("`$@`: what stands there is not known"),
@@ -206,7 +235,7 @@ mod tests {
             "learning_rate": "$LR", "output_dir": "$HOME/out", "lora_r": "8", "seed": "$1", "beta": "0.1",
         });
         assert_eq!(Value::Object(line.options), expected);
-        let unsaid: Vec<&str> = line.unsaid.iter().map(String::as_str).collect();
+        let unsaid: Vec<&str> = line.unsaid.keys.keys().map(String::as_str).collect();
         assert_eq!(unsaid, ["learning_rate", "output_dir", "seed"]);
         assert_eq!(line.notes.len(), 1, "{:?}", line.notes);
         assert!(line.notes[0].starts_with("`$@`, `$MORE`: "), "{:?}", line.notes);
@@ -214,8 +243,43 @@ mod tests {
         assert_eq!(file.config.as_deref(), Some("$CONFIG"));
     }
 
+    #[test]
+    fn what_is_not_followed_is_told_where_a_variable_is_not_known() {
+        let text =
+            "source ~/.bashrc\ntrl sft --lora_r $RANK --dtype bfloat16 $MORE --seed $1 \"${ARGS[@]}\"\neval $LATE\n";
+        let line = one(text);
+        assert_eq!(line.unsaid.unread, "`source ~/.bashrc` (line 1)");
+        let lacking: Vec<(&str, usize)> = line
+            .unsaid
+            .keys
+            .iter()
+            .map(|(key, names)| (key.as_str(), names.len()))
+            .collect();
+        assert_eq!(lacking, [("lora_r", 1), ("seed", 0)]);
+        let told = "`$MORE`, `${ARGS[@]}`: what stands there is not known and not read; write it in its place; `$ARGS`, `$MORE` may be \
+                    set by `source ~/.bashrc` (line 1), which is not read here";
+        assert_eq!(line.notes, [told]);
+        let known = one("source ~/.bashrc\nRANK=8\ntrl sft --lora_r $RANK --seed $1");
+        assert_eq!(known.unsaid.unread, "");
+        assert_eq!(known.notes, [""; 0]);
+    }
+
+    #[test]
+    fn a_file_beside_the_script_says_variables() {
+        let beside = |path: &str| (path == "env.sh").then(|| "RANK=8\nexport MORE=\"--packing\"\n".to_owned());
+        let all = CommandLine::all("source env.sh\ntrl sft --lora_r $RANK $MORE\n", &beside);
+        let options = all[0].options.clone();
+        assert_eq!(Value::Object(options), json!({"lora_r": "8", "packing": true}));
+        assert!(all[0].notes.is_empty(), "{:?}", all[0].notes);
+    }
+
+    /// The commands of a script that no file lies beside.
+    fn all(text: &str) -> Vec<CommandLine> {
+        CommandLine::all(text, &|_| None)
+    }
+
     fn one(text: &str) -> CommandLine {
-        let all = CommandLine::all(text);
+        let all = all(text);
         assert_eq!(all.len(), 1, "{text}: {all:?}");
         all.into_iter().next().unwrap()
     }
@@ -224,7 +288,7 @@ mod tests {
     fn commands_are_split_as_a_shell_splits_them() {
         let text = "#!/bin/bash\nset -e   # --no option\nexport A=1\naccelerate launch --num_processes 2 \\\n  train.py \\\n  --lora_r 8 \\\n  \
                     --name \"it's # one\" --kwargs '{\"min_lr_rate\": 0.2}' --flag   # two: rows\necho done --quietly\n";
-        let all = CommandLine::all(text);
+        let all = all(text);
         let started: Vec<String> = all.iter().map(|command| command.started.join(" ")).collect();
         assert_eq!(started, ["train", "echo done"]);
         let options = &all[0].options;
@@ -273,8 +337,8 @@ mod tests {
             (&lines.options["a"], &lines.options["b"]),
             (&json!("1"), &json!("$(date +%s | cut -c 1-2)"))
         );
-        assert_eq!(CommandLine::all("lora_r: 8\nnot: --an option\n").len(), 1);
-        assert_eq!(CommandLine::all("just words\n---\n-x\n"), []);
+        assert_eq!(all("lora_r: 8\nnot: --an option\n").len(), 1);
+        assert_eq!(all("just words\n---\n-x\n"), []);
     }
 
     #[test]
@@ -336,13 +400,13 @@ mod tests {
         ] {
             assert_eq!(one(text).config.as_deref(), config, "{text}");
         }
-        assert_eq!(CommandLine::all("see config.yml"), []);
+        assert_eq!(all("see config.yml"), []);
     }
 
     proptest! {
         #[test]
         fn no_text_is_too_odd(text in "[-# \\\\\n\"'$(){}@`|&;<>=+a-c.é]{0,60}") {
-            CommandLine::all(&text);
+            all(&text);
             CommandLine::in_comments(&text);
         }
 

@@ -45,7 +45,7 @@ impl Reader<'_> {
 
     /// The share of rows that a key holds out. A whole number is one of rows, which is a share once they are counted.
     pub(crate) fn held_out_share(&mut self, keys: &Keys<'_>, key: &str) -> Result<Option<f64>, StackFileError> {
-        let said = keys.number(key)?.filter(|said| *said > 0.0 && said.is_finite());
+        let said = keys.number(key)?.filter(|said| *said > 0.0);
         self.later.held_out = said.filter(|rows| *rows >= 1.0).map(|rows| rows as u64);
         Ok(said.filter(|share| *share < 1.0))
     }

@@ -137,16 +137,30 @@ impl<'a> Keys<'a> {
     /// A number that may be 0.
     ///
     /// # Errors
-    /// A value that is no number.
+    /// A value that is no number, or none that is finite.
     pub(crate) fn number(&self, key: &str) -> Result<Option<f64>, StackFileError> {
         let Some(value) = self.value(key) else {
             return Ok(None);
         };
-        let number = match value {
+        let number: Option<f64> = match value {
             Value::String(text) => text.trim().parse().ok(),
             other => other.as_f64(),
         };
+        let number = number.filter(|number| number.is_finite());
         number.map(Some).ok_or_else(|| self.wrong(key, value, "write a number"))
+    }
+
+    /// A bound above 0. A number of 0 or less bounds nothing, and neither does an infinite one.
+    ///
+    /// # Errors
+    /// A value that is no number.
+    pub(crate) fn bound(&self, key: &str) -> Result<Option<f64>, StackFileError> {
+        let text = self.value(key).and_then(Value::as_str).unwrap_or_default();
+        let number: Option<f64> = text.trim().parse().ok();
+        match number.is_some_and(f64::is_infinite) {
+            true => Ok(None),
+            false => Ok(self.number(key)?.filter(|bound| *bound > 0.0)),
+        }
     }
 
     /// A list of names: a list, or one text with commas.

@@ -1,5 +1,7 @@
 //! References of OmegaConf, by which files of torchtune and LLaMA-Factory name values of their own: `${output_dir}/logs`.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 
 use crate::known_keys::written;
@@ -8,28 +10,43 @@ use crate::known_keys::written;
 const MOST_STEPS: usize = 8;
 /// Longest text that references are put into.
 const LONGEST: usize = 1 << 16;
+/// Bytes that texts may take together where references are put into them.
+const ROOM: usize = 1 << 22;
+/// Longest path of a reference, in bytes.
+const LONGEST_PATH: usize = 256;
 
 /// Puts texts, numbers and flags of the file in the place of references to them. Other references stay as they are.
 pub(super) fn interpolate(values: &mut Map<String, Value>) {
     let whole = values.clone();
-    values.values_mut().for_each(|value| resolve(value, &whole));
+    let mut room = ROOM;
+    values.values_mut().for_each(|value| resolve(value, &whole, &mut room));
 }
 
-/// Whether a text has a reference to a key, or to one below it.
-pub(super) fn refers_to(text: &str, key: &str) -> bool {
-    ['}', '.'].iter().any(|end| text.contains(&format!("${{{key}{end}")))
+/// Keys that a text refers to: the paths of its references, and what these begin with.
+pub(super) fn referred(text: &str) -> BTreeSet<&str> {
+    let behind = text.match_indices("${").map(|(at, mark)| &text[at + mark.len()..]);
+    let paths = behind.filter_map(|rest| {
+        let end = rest.bytes().take(LONGEST_PATH).position(|letter| letter == b'}')?;
+        Some(&rest[..end])
+    });
+    paths
+        .flat_map(|path| [path, path.split('.').next().unwrap_or(path)])
+        .collect()
 }
 
-fn resolve(value: &mut Value, whole: &Map<String, Value>) {
+fn resolve(value: &mut Value, whole: &Map<String, Value>, room: &mut usize) {
     match value {
-        Value::Object(entries) => entries.values_mut().for_each(|value| resolve(value, whole)),
-        Value::Array(all) => all.iter_mut().for_each(|value| resolve(value, whole)),
+        Value::Object(entries) => entries.values_mut().for_each(|value| resolve(value, whole, room)),
+        Value::Array(all) => all.iter_mut().for_each(|value| resolve(value, whole, room)),
         _ => {
             for _ in 0..MOST_STEPS {
                 let Some(found) = value.as_str().and_then(|text| replaced(text, whole)) else {
                     return;
                 };
-                *value = found;
+                let Some(left) = room.checked_sub(found.as_str().map_or(0, str::len)) else {
+                    return;
+                };
+                (*value, *room) = (found, left);
             }
         }
     }
@@ -81,7 +98,10 @@ mod tests {
             (&json!("${oc.env:HOME}/x"), &json!("${model}"))
         );
         assert_eq!(values["circle"], json!("${circle}"));
-        assert!(refers_to("a: ${dir}", "dir") && refers_to("${model.rank}", "model") && !refers_to("${dirs}", "dir"));
+        assert_eq!(
+            referred("a: ${dir}/${é} ${model.rank} ${never"),
+            BTreeSet::from(["dir", "é", "model", "model.rank"])
+        );
     }
 
     #[test]
@@ -90,5 +110,17 @@ mod tests {
         let Value::Object(values) = &mut values else { panic!() };
         interpolate(values);
         assert!(values["a"].as_str().unwrap().len() < 2 * LONGEST);
+    }
+
+    #[test]
+    fn values_that_are_put_in_often_take_a_bounded_room() {
+        let long = "x".repeat(LONGEST);
+        let mut values = json!({"a": long, "all": vec!["${a}"; 1000]});
+        let Value::Object(values) = &mut values else { panic!() };
+        interpolate(values);
+        let all = values["all"].as_array().unwrap();
+        let put_in = all.iter().filter(|value| value.as_str() == Some(long.as_str()));
+        assert_eq!(put_in.count(), ROOM / LONGEST);
+        assert_eq!(all.last(), Some(&json!("${a}")));
     }
 }

@@ -36,6 +36,7 @@ mod task_table;
 mod told;
 pub(super) mod trainer;
 mod uncut;
+mod unsaid;
 
 pub use error::StackFileError;
 pub(super) use file_keys::Keys;

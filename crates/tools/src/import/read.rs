@@ -72,7 +72,8 @@ pub fn parse_changed(
     if !is_command {
         interpolate(&mut values);
     }
-    let keys = Keys::new(path, &values);
+    let locations = unsaid.locations(path);
+    let keys = Keys::new(path, &values).at(&locations);
     let trains = tool_of(&keys, asked)?;
     let words = words_of(trains, &keys);
     let mut reader = Reader::new(&keys, [trains, words]);

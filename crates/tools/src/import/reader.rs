@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::interpolation::refers_to;
+use super::interpolation::referred;
 use super::one_line::on_one_line;
 use super::passed_over::{Concern, PassedOver};
 use super::script_options::merged;
+use super::unsaid::{Unsaid, set_elsewhere};
 use super::{AskedLater, Imported, Keys, Script, StackFileError};
 use crate::known_keys::{is_off, written};
 use crate::{Tool, optimizer_called};
@@ -118,16 +119,21 @@ impl<'a> Reader<'a> {
     }
 
     /// Says that a script of a shell does not say the values of keys, as far as these change the training or what it costs.
-    pub(super) fn unsaid(&mut self, keys: &BTreeSet<String>) {
+    pub(super) fn unsaid(&mut self, unsaid: &Unsaid) {
         let tools = [self.tool, self.trains];
         let line = |concerns: fn(Concern) -> bool| {
-            let keys = keys.iter().filter(|key| concerns(Concern::of(tools, key)));
-            let all = keys.filter_map(|key| Some(format!("`{key}: {}`", on_one_line(&written(self.keys.seen(key)?)))));
-            let all: Vec<String> = all.collect();
-            (!all.is_empty()).then(|| {
+            let keys = unsaid.keys.iter().filter(|(key, _)| concerns(Concern::of(tools, key)));
+            let all = keys.filter_map(|(key, names)| Some((key, self.keys.seen(key)?, names)));
+            let shown = all
+                .clone()
+                .map(|(key, value, _)| format!("`{key}: {}`", on_one_line(&written(value))));
+            let shown: Vec<String> = shown.collect();
+            let elsewhere = set_elsewhere(all.flat_map(|(_, _, names)| names), &unsaid.unread);
+            let elsewhere = elsewhere.map(|elsewhere| format!("; {elsewhere}")).unwrap_or_default();
+            (!shown.is_empty()).then(|| {
                 format!(
-                    "{}: the script does not say what stands there; write it in its place",
-                    all.join(", ")
+                    "{}: the script does not say what stands there; write it in its place{elsewhere}",
+                    shown.join(", ")
                 )
             })
         };
@@ -262,7 +268,8 @@ impl<'a> Reader<'a> {
     /// Sorts the keys that no reader took. Values that the file itself refers to are no keys of the tool.
     fn pass_over(&mut self) {
         let mut left = self.keys.unread();
-        left.retain(|(key, _)| !refers_to(self.text, key));
+        let referred = referred(self.text);
+        left.retain(|(key, _)| !referred.contains(key.as_str()));
         for (key, value) in left {
             self.passed_over.take([self.tool, self.trains], &key, value);
         }

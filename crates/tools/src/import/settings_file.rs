@@ -1,12 +1,14 @@
 //! A settings file of any of the tools: its text, its keys, and which tool's it is.
 
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::io::Read;
+use std::path::{Component, Path};
 
 use serde_json::{Map, Value};
 
 use super::command_line::CommandLine;
+use super::one_line::on_one_line;
 use super::script::is_notebook;
+use super::unsaid::Unsaid;
 use super::{FileKind, Keys, Library, Script, StackFileError};
 use crate::Tool;
 
@@ -15,6 +17,9 @@ const LARGEST: u64 = 4 << 20;
 
 /// A notebook holds what its cells printed, pictures too.
 const LARGEST_NOTEBOOK: u64 = 64 << 20;
+
+/// Commands that are not read and that a line names, at most so many.
+const NAMED: usize = 8;
 
 /// The text of a settings file.
 pub fn text_of(path: &Path) -> Result<String, StackFileError> {
@@ -26,11 +31,14 @@ pub fn text_of(path: &Path) -> Result<String, StackFileError> {
         true => LARGEST_NOTEBOOK,
         false => LARGEST,
     };
-    if std::fs::metadata(path).map_err(failed)?.len() > largest {
+    // What is no file of a disk, such as another program's output, has no length to look at.
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(failed)?;
+    file.take(largest + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > largest {
         let path = path.to_owned();
         return Err(StackFileError::TooLarge { path, largest });
     }
-    let bytes = std::fs::read(path).map_err(failed)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -108,7 +116,7 @@ pub(crate) struct Parsed {
     /// Whether they are options of a command, and the text is one of a shell.
     pub is_command: bool,
     /// Keys whose values the script of a shell does not say.
-    pub unsaid: BTreeSet<String>,
+    pub unsaid: Unsaid,
     /// What the command starts that they are options of; nothing where they are of a file.
     pub started: Vec<String>,
     /// The file that the command reads its settings from.
@@ -123,9 +131,12 @@ pub(crate) fn parsed(path: &Path, text: &str) -> Result<Parsed, StackFileError> 
         path: path.to_owned(),
         message,
     };
-    let keys_alone = |values| Parsed {
-        values,
-        ..Parsed::default()
+    let keys_alone = |mut values| {
+        parse_maps(&mut values);
+        Parsed {
+            values,
+            ..Parsed::default()
+        }
     };
     let read = match serde_json::from_str(text) {
         Ok(value) => Ok(value),
@@ -133,14 +144,34 @@ pub(crate) fn parsed(path: &Path, text: &str) -> Result<Parsed, StackFileError> 
     };
     // A command with a colon in it is a map of one key to YAML.
     let is_command = |key: &String| key.contains(" --");
+    let beside = |name: &str| text_below(path.parent()?, name);
     match read {
         Ok(Value::Object(values)) if !values.keys().any(is_command) => Ok(keys_alone(values)),
-        other => match (of_commands(CommandLine::all(text)), other) {
+        other => match (of_commands(CommandLine::all(text, &beside)), other) {
             (Some(parsed), _) => Ok(parsed),
             (None, Ok(_)) => Err(syntax("it holds no keys".into())),
             (None, Err(message)) => Err(syntax(message)),
         },
     }
+}
+
+/// Puts maps in the place of texts of them, as transformers does with the settings that are maps.
+fn parse_maps(values: &mut Map<String, Value>) {
+    let is_map = |key: &str| key.ends_with("_kwargs") || key.ends_with("_config") || key == "deepspeed";
+    for (_, value) in values.iter_mut().filter(|(key, _)| is_map(key)) {
+        let text = value.as_str().filter(|text| text.starts_with('{'));
+        if let Some(Ok(map)) = text.map(serde_json::from_str::<Map<String, Value>>) {
+            *value = Value::Object(map);
+        }
+    }
+}
+
+/// The text of a file below a folder; `None` where there is none that a person wrote.
+fn text_below(folder: &Path, name: &str) -> Option<String> {
+    let is_below = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+    let path = folder.join(name);
+    let is_file = Path::new(name).components().all(is_below) && path.is_file();
+    is_file.then(|| text_of(&path).ok()).flatten()
 }
 
 /// The command with the most options, which is the one that trains; the others are told. `None` where there is no command.
@@ -154,12 +185,11 @@ fn of_commands(mut commands: Vec<CommandLine>) -> Option<Parsed> {
         unsaid,
         mut notes,
     } = commands.remove(at);
-    let others: Vec<String> = commands.iter().map(|command| command.started.join(" ")).collect();
-    notes.extend((!others.is_empty()).then(|| {
+    notes.extend((!commands.is_empty()).then(|| {
         format!(
-            "of several commands the one with the most options is read, `{}`, and not `{}`; give it in a file of its own",
+            "of several commands the one with the most options is read, `{}`, and not {}; give it in a file of its own",
             started.join(" "),
-            others.join("`, `")
+            names_of(&commands)
         )
     }));
     Some(Parsed {
@@ -170,6 +200,15 @@ fn of_commands(mut commands: Vec<CommandLine>) -> Option<Parsed> {
         config,
         notes,
     })
+}
+
+/// What some commands start, as a line has it.
+fn names_of(commands: &[CommandLine]) -> String {
+    let named = commands.iter().take(NAMED);
+    let named = named.map(|command| format!("`{}`", on_one_line(&command.started.join(" "))));
+    let others = commands.len().saturating_sub(NAMED);
+    let others = (others > 0).then(|| format!("{others} more"));
+    named.chain(others).collect::<Vec<_>>().join(", ")
 }
 
 /// A tool, and which of its keys a file has.
@@ -231,6 +270,28 @@ mod tests {
         }
         assert_eq!(of(shared, Tool::Peft), Tool::Trl, "an adapter's config has other keys");
         assert_eq!(of("base_model: m\n", Tool::Trl), Tool::Axolotl);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_file_without_end_is_too_large() {
+        let error = text_of(Path::new("/dev/zero")).unwrap_err();
+        assert!(matches!(error, StackFileError::TooLarge { .. }), "{error}");
+    }
+
+    #[test]
+    fn of_many_commands_the_first_ones_are_named() {
+        let others: String = (0..30).map(|number| format!("echo {number} --quiet\n")).collect();
+        let imported = of(&format!(
+            "trl sft --model_name_or_path m --use_peft --lora_r 4\n{others}"
+        ))
+        .unwrap();
+        let told = imported.notes.iter().find(|note| note.contains("several commands"));
+        let told = told.unwrap();
+        assert!(
+            told.contains("and not `echo 0`, `echo 1`") && told.contains("`echo 7`, 22 more;"),
+            "{told}"
+        );
     }
 
     #[test]

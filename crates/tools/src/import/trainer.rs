@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::{Keys, Reader, StackFileError, tables};
+use crate::known_keys::{is_off, written};
 use peft_tune_core::recipe::settings::setting;
 use peft_tune_core::recipe::{OptimizerKind, ParamValue, Precision, ScheduleKind, TrainingLength};
 
@@ -60,7 +61,10 @@ pub(crate) fn read(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), S
 }
 
 /// The seed that the file names.
-fn seed(keys: &Keys<'_>) -> Result<Option<u64>, StackFileError> {
+///
+/// # Errors
+/// A value that is no whole number, or one below 0.
+pub(crate) fn seed(keys: &Keys<'_>) -> Result<Option<u64>, StackFileError> {
     let Some(found) = keys.raw("seed") else { return Ok(None) };
     let number = keys.number("seed")?.filter(|seed| *seed >= 0.0 && seed.fract() == 0.0);
     let number = number.ok_or_else(|| keys.wrong("seed", found, "write a whole number, 0 or more"))?;
@@ -138,17 +142,13 @@ fn optimizer(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), StackFi
         // It has none unless it is asked for.
         reader.recipe.optimizer.momentum = 0.0;
     }
-    if let Some(norm) = keys.number("max_grad_norm")? {
+    if keys.has("max_grad_norm") {
         // 0 never clips there.
-        reader.recipe.optimizer.max_grad_norm = (norm > 0.0).then_some(norm);
+        reader.recipe.optimizer.max_grad_norm = keys.bound("max_grad_norm")?;
         reader.said("max_grad_norm");
     }
-    let Some(arguments) = keys.text("optim_args")? else {
-        return Ok(());
-    };
-    let pairs = arguments.split(',').filter_map(|pair| pair.split_once('='));
-    for (name, value) in pairs.map(|(name, value)| (name.trim(), value.trim())) {
-        match (name, value.parse::<f64>()) {
+    for (name, value) in optimizer_arguments(keys)? {
+        match (name.as_str(), value.parse::<f64>()) {
             ("momentum", Ok(momentum)) if (0.0..1.0).contains(&momentum) => {
                 reader.recipe.optimizer.momentum = momentum;
                 reader.said("momentum");
@@ -163,12 +163,23 @@ fn optimizer(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), StackFi
     Ok(())
 }
 
+/// Arguments of the optimizer with their values: a text of pairs, or a map as axolotl has it too.
+fn optimizer_arguments(keys: &Keys<'_>) -> Result<Vec<(String, String)>, StackFileError> {
+    const KEY: &str = "optim_args";
+    if let Some(Value::Object(entries)) = keys.raw(KEY) {
+        let entries = entries.iter().map(|(name, value)| (name.clone(), written(value)));
+        return Ok(entries.collect());
+    }
+    let text = keys.text(KEY)?.unwrap_or_default();
+    let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+    let pairs = pairs.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()));
+    Ok(pairs.collect())
+}
+
 fn course(reader: &mut Reader<'_>, names: &TrainerKeys) -> Result<(), StackFileError> {
     let keys = reader.keys;
     let steps = keys.number("max_steps")?.filter(|steps| *steps >= 1.0);
-    let passes = keys
-        .number(names.epochs)?
-        .filter(|epochs| *epochs > 0.0 && epochs.is_finite());
+    let passes = keys.number(names.epochs)?.filter(|epochs| *epochs > 0.0);
     match (steps, passes) {
         // Steps win over epochs there.
         (Some(steps), _) => reader.recipe.training.length = TrainingLength::Steps(steps as u64),
@@ -215,8 +226,13 @@ fn warmup(reader: &mut Reader<'_>, no_steps_win: bool) -> Result<(), StackFileEr
 
 /// The arguments of the schedule, under the names of transformers' functions.
 fn schedule_arguments(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
-    let Some(part) = reader.keys.part("lr_scheduler_kwargs", "lr_scheduler_kwargs.") else {
-        return Ok(());
+    const KEY: &str = "lr_scheduler_kwargs";
+    let keys = reader.keys;
+    let Some(part) = keys.part(KEY, "lr_scheduler_kwargs.") else {
+        return match keys.raw(KEY).filter(|found| !is_off(found)) {
+            Some(found) => Err(keys.wrong(KEY, found, "write a map of the schedule's arguments")),
+            None => Ok(()),
+        };
     };
     let lowest = part.number("min_lr")?;
     let rate = reader.recipe.optimizer.learning_rate;
@@ -280,6 +296,7 @@ mod tests {
     const TRL: &str = "model_name_or_path: m\nuse_peft: true\nlora_r: 8\n";
     const LLAMA_FACTORY: &str = "model_name_or_path: m\nstage: sft\nlora_target: all\n";
     const AXOLOTL: &str = "base_model: m\nadapter: lora\n";
+    const TORCHTUNE: &str = "model:\n  _component_: torchtune.models.llama3_1.lora_llama3_1_8b\n";
 
     #[test]
     fn steps_of_a_warm_up_go_before_a_share_as_the_tool_has_them() {
@@ -315,10 +332,57 @@ mod tests {
     }
 
     #[test]
+    fn numbers_are_finite_and_a_norm_without_bound_clips_nothing() {
+        for (text, norm) in [
+            (format!("{TRL}max_grad_norm: 0.3\n"), Some(0.3)),
+            (format!("{TRL}max_grad_norm: 0\n"), None),
+            (format!("{TRL}max_grad_norm: 'inf'\n"), None),
+            (format!("{TORCHTUNE}clip_grad_norm: 'inf'\n"), None),
+            (format!("{TORCHTUNE}clip_grad_norm: 0.5\n"), Some(0.5)),
+        ] {
+            assert_eq!(of(&text).recipe.optimizer.max_grad_norm, norm, "{text}");
+        }
+        for key in ["warmup_steps", "num_train_epochs", "max_steps", "max_grad_norm"] {
+            let text = format!("{TRL}{key}: 'nan'\n");
+            let error = parse_recipe(Path::new("settings.yaml"), &text, None).unwrap_err();
+            assert!(error.to_string().contains("write a number"), "{text}: {error}");
+        }
+        let text = format!("{TRL}warmup_steps: 'inf'\n");
+        assert!(parse_recipe(Path::new("settings.yaml"), &text, None).is_err());
+    }
+
+    #[test]
+    fn arguments_of_an_optimizer_are_a_text_or_a_map() {
+        for arguments in [
+            "optim_args: momentum=0.8, nesterov=true\n",
+            "optim_args: {momentum: 0.8, nesterov: true}\n",
+        ] {
+            let optimizer = of(&format!("{AXOLOTL}optimizer: sgd\n{arguments}")).recipe.optimizer;
+            assert_eq!((optimizer.momentum, optimizer.nesterov), (0.8, true), "{arguments}");
+        }
+    }
+
+    #[test]
+    fn arguments_of_a_schedule_are_a_map_or_the_text_of_one() {
+        for arguments in ["{min_lr_rate: 0.2}", "'{\"min_lr_rate\": 0.2}'", "none"] {
+            let text = format!("{TRL}lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {arguments}\n");
+            let schedule = of(&text).recipe.schedule;
+            assert_eq!(schedule.min_lr_rate.is_some(), arguments != "none", "{arguments}");
+        }
+        let text = format!("{TRL}lr_scheduler_kwargs: min_lr_rate=0.2\n");
+        let error = parse_recipe(Path::new("settings.yaml"), &text, None).unwrap_err();
+        assert!(error.to_string().contains("write a map"), "{error}");
+    }
+
+    #[test]
     fn a_file_without_a_seed_has_that_of_its_tool() {
         for tool in [TRL, LLAMA_FACTORY, AXOLOTL] {
             assert_eq!(of(tool).recipe.training.seed, 42, "{tool}");
             assert_eq!(of(&format!("{tool}seed: 0\n")).recipe.training.seed, 0, "{tool}");
+        }
+        for tool in [TRL, TORCHTUNE] {
+            let error = parse_recipe(Path::new("settings.yaml"), &format!("{tool}seed: -1\n"), None).unwrap_err();
+            assert!(error.to_string().contains("`seed` is -1"), "{error}");
         }
     }
 }

@@ -8,8 +8,7 @@ use super::builders::Builder;
 use super::memory;
 use crate::Tool;
 use crate::import::data::{Split, hub_set, rename};
-use crate::import::trainer::schedule_values;
-use crate::import::{Keys, Reader, StackFileError, adapter, preference, tables};
+use crate::import::{Keys, Reader, StackFileError, adapter, preference, tables, trainer};
 use peft_tune_core::predict::stack::{Dtypes, Number};
 use peft_tune_core::recipe::{
     DataFormat, HeldOut, LossOn, OptimizerKind, OptimizerOffload, Precision, ScheduleKind, TargetModules,
@@ -44,11 +43,10 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         keys.flag("enable_activation_offloading")?,
     );
     memory::read(reader)?;
-    let norm = keys.number("clip_grad_norm")?;
-    reader.recipe.optimizer.max_grad_norm = norm.filter(|norm| *norm > 0.0);
+    reader.recipe.optimizer.max_grad_norm = keys.bound("clip_grad_norm")?;
     length(reader)?;
-    if let Some(seed) = keys.number("seed")? {
-        reader.recipe.training.seed = seed.max(0.0) as u64;
+    if let Some(seed) = trainer::seed(keys)? {
+        reader.recipe.training.seed = seed;
     }
     reader.recipe.training.shuffle = keys.flag("shuffle")?.unwrap_or(true);
     // The loss of answers changes nothing here.
@@ -162,8 +160,9 @@ fn optimizer(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         let pair = betas
             .as_array()
             .map(|all| all.iter().filter_map(Value::as_f64).collect::<Vec<_>>());
-        let Some([first, second]) = pair.as_deref() else {
-            return Err(part.wrong("betas", betas, "write two numbers below 1"));
+        let is_share = |beta: &f64| (0.0..1.0).contains(beta);
+        let Some([first, second]) = pair.as_deref().filter(|pair| pair.iter().all(is_share)) else {
+            return Err(part.wrong("betas", betas, "write two numbers of 0 or more, and below 1"));
         };
         (reader.recipe.optimizer.beta1, reader.recipe.optimizer.beta2) = (*first, Some(*second));
         reader.said("beta1");
@@ -198,7 +197,7 @@ fn schedule(reader: &mut Reader<'_>) -> Result<(), StackFileError> {
         reader.recipe.schedule.warmup = steps.max(0.0);
         reader.said("warmup");
     }
-    schedule_values(reader, &part, "write a value that the schedule takes")?;
+    trainer::schedule_values(reader, &part, "write a value that the schedule takes")?;
     reader.part_unread(&part, "lr_scheduler.");
     Ok(())
 }

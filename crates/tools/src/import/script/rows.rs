@@ -150,7 +150,7 @@ impl<'r> RowsOf<'r> {
             },
             Known::Map(entries) => {
                 let key = part.unwrap_or("train");
-                let entry = entries.iter().find(|(name, _)| name == key);
+                let entry = entries.iter().rfind(|(name, _)| name == key);
                 entry.is_some_and(|(_, value)| self.value(&value.known, None))
             }
             _ => false,

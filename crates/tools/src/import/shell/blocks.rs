@@ -17,6 +17,17 @@ pub(super) enum Block {
     Document,
     /// Commands of `if` or of a loop.
     Branch,
+    /// Commands of a file.
+    File,
+    /// Commands of a file that run by the outcome of a command.
+    JoinedFile,
+}
+
+impl Block {
+    /// Whether its commands run once, and for all that come behind it.
+    fn is_certain(self) -> bool {
+        matches!(self, Self::Group | Self::File)
+    }
 }
 
 /// The blocks around a command.
@@ -31,7 +42,7 @@ pub(super) struct Blocks {
 impl Blocks {
     pub(super) fn open(&mut self, block: Block) {
         self.open.push(block);
-        self.uncertain += usize::from(block != Block::Group);
+        self.uncertain += usize::from(!block.is_certain());
         self.functions += usize::from(block == Block::Function);
     }
 
@@ -42,7 +53,7 @@ impl Blocks {
             Block::Subshell => word == ")",
             Block::Case => word == "esac",
             Block::Branch => ["fi", "done"].contains(&word),
-            Block::Document => false,
+            Block::Document | Block::File | Block::JoinedFile => false,
         });
     }
 
@@ -55,9 +66,21 @@ impl Blocks {
         }
     }
 
+    /// Ends the innermost blocks, so that as many are left.
+    pub(super) fn close_to(&mut self, left: usize) {
+        while self.open.len() > left {
+            self.close_if(|_| true);
+        }
+    }
+
+    /// How many blocks there are.
+    pub(super) fn count(&self) -> usize {
+        self.open.len()
+    }
+
     fn close_if(&mut self, ends: impl FnOnce(Block) -> bool) -> Option<Block> {
         let block = self.open.pop_if(|block| ends(*block))?;
-        self.uncertain -= usize::from(block != Block::Group);
+        self.uncertain -= usize::from(!block.is_certain());
         self.functions -= usize::from(block == Block::Function);
         Some(block)
     }
@@ -108,5 +131,20 @@ mod tests {
         blocks.close("}");
         blocks.close_document();
         assert!(blocks.are_certain() && blocks.are_in(Block::Group));
+    }
+
+    #[test]
+    fn what_a_file_begins_ends_with_it() {
+        let mut blocks = Blocks::default();
+        blocks.open(Block::Group);
+        blocks.open(Block::File);
+        blocks.close("}");
+        assert!(blocks.are_certain() && blocks.count() == 2);
+        blocks.open(Block::Function);
+        blocks.open(Block::Branch);
+        blocks.close_to(1);
+        assert!(blocks.are_certain() && !blocks.are_called() && blocks.are_in(Block::Group));
+        blocks.open(Block::JoinedFile);
+        assert!(!blocks.are_certain());
     }
 }

@@ -24,12 +24,34 @@ const CHANGE: &[&str] = &[
     "select",
 ];
 
+/// Passages that may set variables and are not followed, at most so many that are kept.
+const MOST_UNREAD: usize = 16;
+
+/// A command of a script.
+#[derive(Debug)]
+pub(crate) struct Command {
+    pub(crate) words: Vec<Word>,
+    /// Passages in front of it that are not followed.
+    pub(super) unread: usize,
+}
+
+/// Words of a script that may set variables and are not followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unread {
+    pub(crate) words: String,
+    /// The line that they end in.
+    pub(crate) location: String,
+}
+
 /// The commands of a script up to a word of it.
 #[derive(Debug)]
 pub(super) struct Commands {
     pub(super) variables: Variables,
     pub(super) blocks: Blocks,
-    ended: Vec<Vec<Word>>,
+    /// What the command that ended last takes from elsewhere.
+    pub(super) taken: Option<Taken>,
+    ended: Vec<Command>,
+    unread: Vec<Unread>,
     words: Vec<Word>,
     /// Assignments among the words.
     assignments: Vec<Assignment>,
@@ -73,6 +95,35 @@ struct OpenList {
     words: Vec<Word>,
 }
 
+/// What a command takes from elsewhere, with its words.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) from: Elsewhere,
+    pub(super) words: String,
+    /// Whether the command runs only by the outcome of the one before it, or beside it.
+    pub(super) is_joined: bool,
+}
+
+/// Source that a command takes from.
+#[derive(Debug)]
+pub(super) enum Elsewhere {
+    /// A file whose commands run here.
+    File(Word),
+    /// A text that may assign.
+    Text,
+    /// Another folder, to which the script goes.
+    Folder(Option<Word>),
+}
+
+/// What stays of the commands around a file while its own run.
+#[derive(Debug)]
+pub(super) struct AroundFile {
+    blocks: usize,
+    ended: usize,
+    is_joined: bool,
+    function: FunctionHead,
+}
+
 /// What the first word of a command does to variables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Opening {
@@ -97,7 +148,9 @@ impl Commands {
         Self {
             variables: Variables::of(assigned),
             blocks: Blocks::default(),
+            taken: None,
             ended: Vec::new(),
+            unread: Vec::new(),
             words: Vec::new(),
             assignments: Vec::new(),
             others: 0,
@@ -108,9 +161,44 @@ impl Commands {
         }
     }
 
-    /// The commands that have ended.
-    pub(super) fn into_ended(self) -> Vec<Vec<Word>> {
-        self.ended
+    /// The variables, the commands that have ended, and what is not followed of the script.
+    pub(super) fn into_parts(self) -> (Variables, Vec<Command>, Vec<Unread>) {
+        (self.variables, self.ended, self.unread)
+    }
+
+    /// Notes that words which may set variables are not followed.
+    pub(super) fn pass_over(&mut self, words: String, location: String) {
+        if self.unread.len() < MOST_UNREAD {
+            self.unread.push(Unread { words, location });
+        }
+    }
+
+    /// Begins a file whose commands run here; gives what [`Self::end_file`] goes on with.
+    pub(super) fn begin_file(&mut self, is_joined: bool) -> AroundFile {
+        let around = AroundFile {
+            blocks: self.blocks.count(),
+            ended: self.ended.len(),
+            is_joined: std::mem::take(&mut self.is_joined),
+            function: std::mem::take(&mut self.function),
+        };
+        self.blocks.open(match is_joined {
+            true => Block::JoinedFile,
+            false => Block::File,
+        });
+        around
+    }
+
+    /// Ends a file, of which the assignments stay.
+    pub(super) fn end_file(&mut self, around: AroundFile) {
+        let AroundFile {
+            blocks,
+            ended,
+            is_joined,
+            function,
+        } = around;
+        self.blocks.close_to(blocks);
+        self.ended.truncate(ended);
+        (self.is_joined, self.function) = (is_joined, function);
     }
 
     /// Whether a name with `=` behind it would be assigned.
@@ -228,6 +316,7 @@ impl Commands {
         if self.words.is_empty() && self.assignments.is_empty() {
             return;
         }
+        self.taken = self.taken_by_command();
         let assignments = std::mem::take(&mut self.assignments);
         if self.others == 0 || self.opening == Opening::Declares {
             self.assign(assignments);
@@ -240,7 +329,14 @@ impl Commands {
             }
         }
         if self.others > 0 {
-            self.ended.push(std::mem::take(&mut self.words));
+            self.ended.push(Command {
+                words: std::mem::take(&mut self.words),
+                // A function runs behind what stands further down.
+                unread: match self.blocks.are_called() {
+                    true => MOST_UNREAD,
+                    false => self.unread.len(),
+                },
+            });
         }
         self.clear();
         self.is_joined = false;
@@ -258,6 +354,23 @@ impl Commands {
     pub(super) fn end_before_or(&mut self) {
         self.end();
         self.is_joined = true;
+    }
+
+    /// What the command takes from elsewhere, by its first word.
+    fn taken_by_command(&self) -> Option<Taken> {
+        let from = match self.words.first()?.letters()? {
+            "source" | "." => Elsewhere::File(self.words.get(1)?.clone()),
+            "eval" => Elsewhere::Text,
+            "cd" | "pushd" | "popd" => Elsewhere::Folder(self.words.get(1).cloned()),
+            name if DECLARE.contains(&name) && self.words.iter().any(Word::is_unsaid) => Elsewhere::Text,
+            _ => return None,
+        };
+        let words: Vec<String> = self.words.iter().map(Word::text).collect();
+        Some(Taken {
+            from,
+            words: words.join(" "),
+            is_joined: self.is_joined,
+        })
     }
 
     fn assign(&mut self, assignments: Vec<Assignment>) {

@@ -36,6 +36,25 @@ pub(super) fn is_name(text: &str) -> bool {
     text.starts_with(begins_name) && text.chars().all(is_of_name)
 }
 
+/// Names of the variables in an expansion. Of a command there are none: what it prints is no variable.
+pub(super) fn names_in(expansion: &str) -> Vec<&str> {
+    let is_sum = expansion.starts_with("$((");
+    let mut names = Vec::new();
+    let mut rest = match !is_sum && (expansion.starts_with('`') || expansion.starts_with("$(")) {
+        true => "",
+        false => expansion,
+    };
+    while let Some(at) = rest.find(begins_name) {
+        let (before, named) = rest.split_at(at);
+        let end = named.find(|letter: char| !is_of_name(letter));
+        let (name, behind) = named.split_at(end.unwrap_or(named.len()));
+        let is_variable = before.ends_with(['$', '{']) || is_sum && !before.ends_with(is_of_name);
+        names.extend(is_variable.then_some(name));
+        rest = behind;
+    }
+    names
+}
+
 /// A sum with a sign in front of each name, as everywhere else.
 pub(super) fn with_signs(sum: &str) -> String {
     let mut text = String::new();
@@ -130,6 +149,25 @@ mod tests {
             ("x", None),
         ] {
             assert_eq!(length_of(text).map(|length| &text[..length]), expansion, "{text}");
+        }
+    }
+
+    #[test]
+    fn variables_of_an_expansion_are_those_that_it_stands_for() {
+        let cases: [(&str, &[&str]); 10] = [
+            ("$LR", &["LR"]),
+            ("${LR_1:-1e-4}", &["LR_1"]),
+            ("${A:-$B}", &["A", "B"]),
+            ("${ARGS[@]}", &["ARGS"]),
+            ("$((2 * N + ${M:-3} + 0x1F))", &["N", "M"]),
+            ("$1", &[]),
+            ("$@", &[]),
+            ("$(nproc $A)", &[]),
+            ("`nproc`", &[]),
+            ("${é:-a}", &[]),
+        ];
+        for (expansion, names) in cases {
+            assert_eq!(names_in(expansion), names, "{expansion}");
         }
     }
 

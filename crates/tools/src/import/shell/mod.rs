@@ -4,9 +4,13 @@ mod arithmetic;
 mod blocks;
 mod commands;
 mod expansion;
+mod shell_script;
+mod sources;
 mod splitter;
 mod variables;
 mod word;
 
-pub(crate) use splitter::commands_of;
+pub(crate) use commands::{Command, Unread};
+pub(crate) use shell_script::ShellScript;
+pub(crate) use sources::Beside;
 pub(crate) use word::Word;

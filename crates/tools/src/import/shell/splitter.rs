@@ -1,48 +1,50 @@
-//! [`commands_of`] a shell's script, as a shell splits them: quotes, comments, lines that go on, and the signs behind which another
-//! command begins. Variables in them are what the script says up to there.
+//! [`Splitter`] of a shell's script, as a shell splits it into commands: quotes, comments, lines that go on, and the signs behind which
+//! another command begins. Variables in them are what the script says up to there.
 
 use super::blocks::Block;
-use super::commands::{Commands, WordForm};
+use super::commands::{Commands, Elsewhere, Taken, WordForm};
 use super::expansion::{is_name, length_of};
+use super::sources::Sources;
 use super::variables::Assigned;
 use super::word::{Origin, Word, WordPart};
 
-/// The commands of a script by their words.
-pub(crate) fn commands_of(text: &str) -> Vec<Vec<Word>> {
-    // What a loop or a function assigns is not known before it either.
-    let counted = Splitter::of(Assigned::default()).split(text).variables;
-    let of_script = counted.into_assigned();
-    Splitter::of(of_script).split(text).into_ended()
-}
-
 /// A script up to a letter of it.
-struct Splitter {
-    commands: Commands,
+pub(super) struct Splitter<'r> {
+    pub(super) commands: Commands,
+    pub(super) sources: Sources<'r>,
     word: Option<Word>,
     form: WordForm,
     quote: Option<char>,
     /// Line at which the lines end that a command is given.
     document_end: Option<String>,
+    /// Line of the text that is read.
+    line: usize,
 }
 
-impl Splitter {
-    fn of(assigned: Assigned) -> Self {
+impl<'r> Splitter<'r> {
+    /// The beginning of a script of these assignments.
+    pub(super) fn of(assigned: Assigned, sources: Sources<'r>) -> Self {
         Self {
             commands: Commands::of(assigned),
+            sources,
             word: None,
             form: WordForm::default(),
             quote: None,
             document_end: None,
+            line: 1,
         }
     }
 
-    fn split(mut self, text: &str) -> Commands {
+    /// Splits a text to its end.
+    pub(super) fn split(&mut self, text: &str) {
         let mut rest = text;
         while let Some(letter) = rest.chars().next() {
-            rest = self.take(letter, rest);
+            let behind = self.take(letter, rest);
+            let read = rest.len() - behind.len();
+            self.line += rest[..read].matches('\n').count();
+            rest = behind;
         }
         self.end_command();
-        self.commands
     }
 
     /// Takes the letter that a text begins with; gives what is left to read.
@@ -140,6 +142,7 @@ impl Splitter {
             ('&', Some(_)) => self.commands.end_before_and(),
             _ => self.commands.end(),
         }
+        self.follow();
         behind.unwrap_or(rest)
     }
 
@@ -255,6 +258,30 @@ impl Splitter {
     fn end_command(&mut self) {
         self.end_word();
         self.commands.end();
+        self.follow();
+    }
+
+    /// Follows the command that has ended into the file whose commands it runs here, or notes that it is not followed.
+    fn follow(&mut self) {
+        let Some(Taken { from, words, is_joined }) = self.commands.taken.take() else {
+            return;
+        };
+        let text = match &from {
+            Elsewhere::File(name) => self.sources.begin(name),
+            Elsewhere::Text => None,
+            Elsewhere::Folder(folder) => return self.sources.go(folder.as_ref()),
+        };
+        let Some(text) = text else {
+            self.commands.pass_over(words, self.sources.location(self.line));
+            return;
+        };
+        let around = self.commands.begin_file(is_joined);
+        let (quote, document_end) = (self.quote.take(), self.document_end.take());
+        let line = std::mem::replace(&mut self.line, 1);
+        self.split(&text);
+        (self.quote, self.document_end, self.line) = (quote, document_end, line);
+        self.commands.end_file(around);
+        self.sources.end();
     }
 }
 
@@ -271,91 +298,4 @@ fn document_end_of(text: &str) -> Option<&str> {
     let end = word.find(|letter: char| letter.is_whitespace() || ";|&<>)".contains(letter));
     let word = word[..end.unwrap_or(word.len())].trim_matches(['"', '\'', '\\']);
     (!word.is_empty()).then_some(word)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The last command that begins with `x`, as a line.
-    fn last(text: &str) -> String {
-        let commands = commands_of(text);
-        let mut lines = commands.iter().map(|words| {
-            let words: Vec<String> = words.iter().map(Word::text).collect();
-            words.join("|")
-        });
-        lines.rfind(|line| line.starts_with("x|")).unwrap_or_default()
-    }
-
-    #[test]
-    fn variables_are_what_the_script_says_up_to_the_command() {
-        for (text, line) in [
-            ("A=1\nx $A", "x|1"),
-            ("A=1; A=2; x $A; A=3", "x|2"),
-            ("A='1 2' B=\"3 4\"\nx $A \"$B\" '$A' \\$A", "x|1|2|3 4|$A|$A"),
-            ("export A=1 B=2\nx ${A}0 $B.", "x|10|2."),
-            ("declare -r A=1\nx a$A$A", "x|a11"),
-            ("A=b\nB=$A-$A\nx \"$B\"", "x|b-b"),
-            ("A=\"--lr 1  --r 2 \"\nx $A end", "x|--lr|1|--r|2|end"),
-            ("A=\nx $A \"$A\" end", "x||end"),
-            ("A=1\nA=2 x $A", ""),
-            ("A=1\nA+=2\nx $A", "x|12"),
-            (
-                "A=(--lr 1\n  # of a run\n  --name \"a b\")\nA+=(c)\nx \"${A[@]}\" end",
-                "x|--lr|1|--name|a b|c|end",
-            ),
-            ("A=()\nx \"${A[@]}\" end", "x|end"),
-            ("A=8\nx $((A * 2)) ${B:-$A}", "x|16|8"),
-            (": ${A:=5}\nx $A", "x|5"),
-            ("{ A=1; }\nx $A", "x|1"),
-            ("export A=1 && B=2 && x $A$B", "x|12"),
-            ("A=1\ncat <<EOF > f\nC=2\nEOF\nB=3\nx $A$B", "x|13"),
-            ("A=1\nsbatch <<EOF\nx $A\nEOF", "x|1"),
-        ] {
-            assert_eq!(last(text), line, "{text}");
-        }
-        let with_own = commands_of("A=1\nA=2 x $A");
-        let own: Vec<String> = with_own[0].iter().map(Word::text).collect();
-        assert_eq!(own, ["A=2", "x", "1"]);
-    }
-
-    #[test]
-    fn what_cannot_be_followed_stays_as_it_stands() {
-        for (text, line) in [
-            ("x $A", "x|$A"),
-            ("A=$1\nx $A/b", "x|$1/b"),
-            ("A=$(nproc)\nx $A", "x|$(nproc)"),
-            ("x \"$@\" ${A[@]} `a b`", "x|$@|${A[@]}|`a b`"),
-            ("if [ -z \"$B\" ]; then A=1; else A=2; fi\nx $A", "x|$A"),
-            ("A=0\n[ -z \"$B\" ] && A=1\nx $A", "x|$A"),
-            ("A=0\n[ -z \"$B\" ] ||\n  A=1\nx $A", "x|$A"),
-            ("A=1\nfor B in 1 2; do x $A $B; A=2; done", "x|$A|$B"),
-            ("A=1\nfor B in 1 2; do x $A $B; done", "x|1|$B"),
-            ("[ -f f ] && A=1 && B=2\nx $B", "x|$B"),
-            ("A=1\npython - <<-'END'\n  A=2\n  if (A):\n  END\nx $A", "x|$A"),
-            ("A=1\n[ -n \"$B\" ] && { C=1; A=2; }\nx $A", "x|$A"),
-            ("A=1\nwhile IFS= read -r A; do echo; done < f\nx $A", "x|$A"),
-            ("A=1\ncase $1 in\n  --a) A=$2; shift ;;\n  *) x ;;\nesac\nx $A", "x|$A"),
-            ("A=1\nf() { A=2; }\nf\nx $A", "x|$A"),
-            ("A=1\nfunction f {\n  x $A\n}\nA=2\nf", "x|$A"),
-            ("A=1\nf ()\n{\n  x $A\n}\nf", "x|1"),
-            ("A=1\n(A=2; x $A)", "x|$A"),
-            ("unset A\nx $A", "x|$A"),
-            ("A=1\ndeclare -i A=2+3\nx $A", "x|$A"),
-            ("A=1\nA[0]=2\nx $A", "x|$A"),
-            ("A=1 B=$A\nx $B", "x|$A"),
-            ("echo a | read A\nx $A", "x|$A"),
-            ("A=(1 $B\n", ""),
-        ] {
-            assert_eq!(last(text), line, "{text}");
-        }
-    }
-
-    #[test]
-    fn patterns_and_keywords_are_no_words_of_a_command() {
-        let text = "case $A in\n  --lr) B=1 ;;\n  b|c) x --name \"a (b)\" ;;\nesac";
-        assert_eq!(last(text), "x|--name|a (b)");
-        assert_eq!(last("if ! x a; then echo; fi"), "x|a");
-        assert_eq!(last("f(){ x a; }; f"), "x|a");
-    }
 }

@@ -2,7 +2,7 @@
 //!
 //! A script is followed from its beginning to its end. What is assigned in a block that may not run, or that runs several times, is not
 //! known behind it or before; neither is what a function assigns, nor in a function what the script assigns twice. What comes from
-//! elsewhere is never known: arguments, the environment, commands, and files that the script sources.
+//! elsewhere is never known: arguments, the environment, commands, and files that do not lie beside the script.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,6 +28,13 @@ pub(super) enum Value {
 pub(super) struct Assigned {
     times: BTreeMap<String, usize>,
     uncertain: BTreeSet<String>,
+}
+
+impl Assigned {
+    /// Whether a variable is assigned anywhere.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.times.contains_key(name)
+    }
 }
 
 /// Variables up to a command of a script.

@@ -94,6 +94,29 @@ impl Word {
         }
     }
 
+    /// The expansion that the word begins with, where the script does not say it, and the letters behind it; `None` of other words.
+    pub(super) fn behind_unsaid(&self) -> Option<(&str, &str)> {
+        match self.parts.as_slice() {
+            [
+                WordPart {
+                    text: expansion,
+                    origin: Origin::Nothing,
+                },
+                WordPart {
+                    text: letters,
+                    origin: Origin::Script,
+                },
+            ] => Some((expansion.as_str(), letters.as_str())),
+            _ => None,
+        }
+    }
+
+    /// Expansions of the word that the script does not say.
+    pub(super) fn unsaid_parts(&self) -> impl Iterator<Item = &str> {
+        let parts = self.parts.iter().filter(|part| part.origin == Origin::Nothing);
+        parts.map(|part| part.text.as_str())
+    }
+
     /// Whether there is no letter in the word.
     pub(super) fn is_empty(&self) -> bool {
         self.parts.iter().all(|part| part.text.is_empty())
