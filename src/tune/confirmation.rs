@@ -42,14 +42,14 @@ impl RunsMade {
 /// What the finalists' longer trainings lack that are missing, or shorter than planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lack {
-    /// There was no time for them.
+    /// Trainings that there was no time for.
     Time {
         /// Tokens of the longest training that was made; `None` where there was no time for any.
         longest: Option<u64>,
         /// Tokens that the longest trainings would have had, were there time enough.
         planned: u64,
     },
-    /// The study made too few trainings to be worth longer ones.
+    /// Trainings that a study of so few is not worth.
     Trainings {
         made: u64,
         /// Trainings from which on longer ones are made.

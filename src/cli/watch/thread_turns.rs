@@ -75,9 +75,9 @@ fn turns_of(folder: &Path) -> Option<Turns> {
 /// Time that threads of a run were ready and waited for a processor, since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Queued {
-    /// Of all threads together.
+    /// Time of all threads together.
     pub all_s: f64,
-    /// Of the thread that waited longest, from look to look, among those that computed.
+    /// Time of the thread that waited longest, from look to look, among those that computed.
     pub longest_s: f64,
 }
 
