@@ -288,7 +288,7 @@ impl<'a> Tuner<'a> {
         self.clock.spent()
     }
 
-    /// The longer trainings of the finalists that there was no time for; `None` where nothing is missing.
+    /// What the finalists' longer trainings lacked; `None` where nothing is missing.
     pub fn lack(&self) -> Option<Lack> {
         self.confirmation.lack()
     }

@@ -6,7 +6,6 @@ use super::repeated::Repeated;
 use super::trainings::by_training;
 use crate::tune::confirmation::Lack;
 use crate::tune::schedule::Schedule;
-use peft_tune_core::objective::LOSS;
 use peft_tune_core::space::ConfirmPlan;
 
 impl Schedule<'_> {
@@ -30,11 +29,10 @@ impl Schedule<'_> {
     }
 
     fn lack_of_trainings(&self, plan: &ConfirmPlan) -> Option<Lack> {
-        let trains = self.study.backend.trains_recipes() && self.problem_needs(LOSS);
         let trainings = by_training(self.study, self.trials.all());
         let params = &trainings.values().flatten().next()?.params;
         let made = trainings.len() as u64;
-        let trained = self.confirmation.trained().filter(|_| trains)?;
+        let trained = self.trained_for_loss()?;
         // One alone has nothing to be compared with, however long it trains.
         let enough = Lengths::enough_trainings(self.study, plan, params, made, trained).filter(|_| made > 1)?;
         Some(Lack::Trainings {

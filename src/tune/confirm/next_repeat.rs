@@ -10,6 +10,7 @@ use crate::tune::confirmation::is_cost;
 use crate::tune::needed_metrics::needed;
 use crate::tune::schedule::Schedule;
 use peft_tune_core::objective::{LOSS, THROUGHPUT};
+use peft_tune_core::recipe::TrainedRows;
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{Params, TrialNumber};
 
@@ -91,14 +92,13 @@ impl Schedule<'_> {
 
     /// The lengths of longer trainings, were there time enough; `None` where there are none to be made.
     pub(super) fn planned_lengths(&self, plan: &ConfirmPlan) -> Option<Lengths> {
-        let study = self.study;
-        let trains = study.backend.trains_recipes() && self.problem_needs(LOSS);
-        Lengths::of(
-            study,
-            plan,
-            self.trials.all(),
-            self.confirmation.trained().filter(|_| trains)?,
-        )
+        Lengths::of(self.study, plan, self.trials.all(), self.trained_for_loss()?)
+    }
+
+    /// Rows that trainings go over; `None` where they are not known, the program has no training of its own, or no loss matters.
+    pub(super) fn trained_for_loss(&self) -> Option<TrainedRows> {
+        let trains = self.study.backend.trains_recipes() && self.problem_needs(LOSS);
+        self.confirmation.trained().filter(|_| trains)
     }
 
     /// The lengths of longer trainings that fit into so many seconds beside the first repeats of a cost.
