@@ -429,3 +429,47 @@ async fn what_diverges_in_a_longer_training_is_not_recommended() {
     run(&study, &store, &open, &Interrupt::default(), outcome).await;
     assert!(!seen.borrow().iter().any(trains_longer), "{:?}", seen.borrow());
 }
+
+/// Held-out losses by rank and rate, less of them after a longer training.
+fn learns(request: &TrialRequest) -> TrialState {
+    let Task::Recipe { recipe, plan } = &request.task else {
+        panic!("no recipe: {request:?}")
+    };
+    let rank = recipe.adapter.as_ref().unwrap().rank as f64;
+    let of_rate = 50.0 * (recipe.optimizer.learning_rate - 1e-3).abs();
+    let of_length = if trains_longer(request) { 0.3 } else { 0.0 };
+    let mut metrics = Metrics::default();
+    metrics.insert("throughput", 1000.0 / rank);
+    if plan.train.is_some() {
+        metrics.insert("loss", 2.4 - rank / 20.0 + of_rate - of_length);
+        metrics.insert("train_tokens", 300.0);
+    }
+    TrialState::Complete { metrics }
+}
+
+#[tokio::test]
+async fn where_half_the_rate_is_not_tried_the_next_best_trainings_go_the_full_length() {
+    let folder = crate::folders::for_database();
+    let store = Store::open(&folder.path().join("study.db")).await.unwrap();
+    // Under three times a trial's length the best rate hardly changes.
+    let study = study(&LONGER.replace("tokens: 4000", "tokens: 750"));
+    let mut record = record(&study);
+    record.data_set = Some(DataSetRecord {
+        source: "train.jsonl".to_owned(),
+        fingerprint: String::new(),
+        rows: Some(100),
+        tokens: Some(6400),
+        held_out_rows: Some(10),
+        learnt: None,
+    });
+    let open = store.studies().begin(&record).await.unwrap();
+    let seen = Seen::default();
+    let requests = seen.clone();
+    let outcome = move |request: &TrialRequest| {
+        requests.borrow_mut().push(request.clone());
+        learns(request)
+    };
+    run(&study, &store, &open, &Interrupt::default(), outcome).await;
+    let longer: Vec<TrialRequest> = seen.borrow().iter().filter(|one| trains_longer(one)).cloned().collect();
+    assert_eq!(longer.len(), 4, "{longer:?}");
+}

@@ -4,7 +4,7 @@
 //! and the same at half its rate are trained longer, as near to the length that the study's recipes will be trained for as
 //! the tokens last. Only a length near that one tells: at 3 and 5 times the short length the higher rate still wins where it
 //! loses at 10 (docs/benchmarks.md). Tokens that are left go to four trainings of a length between, the two best of which
-//! then go on. What ends there is evidence of the losses at full length (`FullLength` of the search), by which is recommended.
+//! then go on, or to more trainings of the full length, the next best short losses first. What ends there is evidence of the losses at full length (`FullLength` of the search), by which is recommended.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ const LEARNING_RATE: &str = "learning_rate";
 const PRECISION: &str = "precision";
 /// Share by which a precision has to be expected to be faster, to be tried for the sake of the longer trainings.
 const FASTER: f64 = 0.05;
-/// Share by which the short loss of another optimizer may be above the recommended one's, for a longer training.
+/// Share by which another short loss may be above the recommended one's, for a longer training.
 const NEAR_ENOUGH: f64 = 0.25;
 /// Trainings beside the planned ones that may be made longest, so that what is recommended in the end is one of them.
 const BEHIND: u64 = 2;
@@ -203,7 +203,7 @@ impl<'a> LongTrainings<'a> {
     }
 
     /// The trainings to make so long, at most so many: those that were made, the recommended one, and the same at half
-    /// its rate first.
+    /// its rate first; those with the least losses of short trainings behind the leaders.
     fn candidates(&self, recommended: TrialNumber, tokens: u64, most: u64) -> Vec<&Training> {
         let begun = self
             .trainings
@@ -217,6 +217,13 @@ impl<'a> LongTrainings<'a> {
         ordered.extend(leaders.first().and_then(|leader| self.at_half(leader)));
         ordered.extend(&leaders);
         ordered.extend(leaders.iter().filter_map(|leader| self.at_half(leader)));
+        let is_near = |training: &&Training| {
+            leaders
+                .first()
+                .is_some_and(|first| training.loss <= first.loss * (1.0 + NEAR_ENOUGH))
+        };
+        let others = self.trainings.iter().filter(is_near);
+        ordered.extend(others.map(|training| self.in_fastest_precision(training)));
         for training in ordered {
             if (candidates.len() as u64) < most && !candidates.iter().any(|one| one.trials == training.trials) {
                 candidates.push(training);
