@@ -1,8 +1,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::tune::{record, study};
-use peft_tune::store::{DataSetRecord, Store, StudyId};
+use super::tune::{study, with_data};
+use peft_tune::store::{Store, StudyId};
 use peft_tune::tune::{Interrupt, KernelFault, TuneObserver, Tuner, TunerParts};
 use peft_tune::worker::{Evaluator, EvaluatorError, Task, TrialEvent, TrialRequest};
 use peft_tune_core::recipe::TrainingLength;
@@ -138,16 +138,7 @@ impl Searched {
         let folder = crate::folders::for_database();
         let store = Store::open(&folder.path().join("study.db")).await.unwrap();
         let study = study(text);
-        let mut record = record(&study);
-        record.data_set = Some(DataSetRecord {
-            source: "train.jsonl".to_owned(),
-            fingerprint: String::new(),
-            rows: Some(100),
-            tokens: Some(6400),
-            held_out_rows: Some(10),
-            learnt: None,
-        });
-        let open = store.studies().begin(&record).await.unwrap();
+        let open = store.studies().begin(&with_data(&study)).await.unwrap();
         let mut told = Told::default();
         let parts = TunerParts {
             study: &study,

@@ -345,16 +345,17 @@ fn trains_longer(request: &TrialRequest) -> bool {
     train.is_some_and(|train| train.length != TrainingLength::Tokens(300))
 }
 
-/// State of a trial whose higher rate is better after a trial's tokens, and diverges after more.
-fn diverges_later(request: &TrialRequest) -> TrialState {
-    let Task::Recipe { recipe, plan } = &request.task else {
+/// Whether a request has the higher of the two rates.
+fn has_high_rate(request: &TrialRequest) -> bool {
+    let Task::Recipe { recipe, .. } = &request.task else {
         panic!("no recipe: {request:?}")
     };
-    let (rank, is_high) = (
-        recipe.adapter.as_ref().unwrap().rank,
-        recipe.optimizer.learning_rate > 7e-4,
-    );
-    if trains_longer(request) && is_high {
+    recipe.optimizer.learning_rate > 7e-4
+}
+
+/// State of a trial whose higher rate is better after a trial's tokens, and diverges after more.
+fn diverges_later(request: &TrialRequest) -> TrialState {
+    if trains_longer(request) && has_high_rate(request) {
         let reason = FailReason::Diverged {
             at_step: 12,
             loss: Some(9.0),
@@ -363,12 +364,21 @@ fn diverges_later(request: &TrialRequest) -> TrialState {
         let metrics = Metrics::default();
         return TrialState::Failed { reason, metrics };
     }
+    learns(request)
+}
+
+/// State of a trial whose higher rate and rank are better, after more tokens too.
+fn learns(request: &TrialRequest) -> TrialState {
+    let Task::Recipe { recipe, plan } = &request.task else {
+        panic!("no recipe: {request:?}")
+    };
+    let rank = recipe.adapter.as_ref().unwrap().rank;
     let mut metrics = Metrics::default();
     if plan.measure.is_some() {
         metrics.insert("throughput", 1000.0 / rank as f64);
     }
     if plan.train.is_some() {
-        let of_rate = if is_high { 0.0 } else { 0.1 };
+        let of_rate = if has_high_rate(request) { 0.0 } else { 0.1 };
         let of_length = if trains_longer(request) { 0.3 } else { 0.0 };
         metrics.insert("loss", 2.4 - rank as f64 / 20.0 + of_rate - of_length);
         metrics.insert("train_tokens", 300.0);
@@ -376,13 +386,9 @@ fn diverges_later(request: &TrialRequest) -> TrialState {
     TrialState::Complete { metrics }
 }
 
-#[tokio::test]
-async fn what_diverges_in_a_longer_training_is_not_recommended() {
-    let folder = crate::folders::for_database();
-    let store = Store::open(&folder.path().join("study.db")).await.unwrap();
-    let study = study(LONGER);
-    let mut record = record(&study);
-    record.data_set = Some(DataSetRecord {
+/// Record of a study with the data whose rows it trains on.
+pub(crate) fn with_data(study: &Study) -> StudyRecord {
+    let data_set = Some(DataSetRecord {
         source: "train.jsonl".to_owned(),
         fingerprint: String::new(),
         rows: Some(100),
@@ -390,7 +396,18 @@ async fn what_diverges_in_a_longer_training_is_not_recommended() {
         held_out_rows: Some(10),
         learnt: None,
     });
-    let open = store.studies().begin(&record).await.unwrap();
+    StudyRecord {
+        data_set,
+        ..record(study)
+    }
+}
+
+#[tokio::test]
+async fn what_diverges_in_a_longer_training_is_not_recommended() {
+    let folder = crate::folders::for_database();
+    let store = Store::open(&folder.path().join("study.db")).await.unwrap();
+    let study = study(LONGER);
+    let open = store.studies().begin(&with_data(&study)).await.unwrap();
     run(&study, &store, &open, &Interrupt::default(), diverges_later).await;
     let repeats = store.repeats().of(open.id).await.unwrap();
     let runs: Vec<&Metrics> = repeats.values().flatten().collect();
@@ -430,39 +447,13 @@ async fn what_diverges_in_a_longer_training_is_not_recommended() {
     assert!(!seen.borrow().iter().any(trains_longer), "{:?}", seen.borrow());
 }
 
-/// Held-out losses by rank and rate, less of them after a longer training.
-fn learns(request: &TrialRequest) -> TrialState {
-    let Task::Recipe { recipe, plan } = &request.task else {
-        panic!("no recipe: {request:?}")
-    };
-    let rank = recipe.adapter.as_ref().unwrap().rank as f64;
-    let of_rate = 50.0 * (recipe.optimizer.learning_rate - 1e-3).abs();
-    let of_length = if trains_longer(request) { 0.3 } else { 0.0 };
-    let mut metrics = Metrics::default();
-    metrics.insert("throughput", 1000.0 / rank);
-    if plan.train.is_some() {
-        metrics.insert("loss", 2.4 - rank / 20.0 + of_rate - of_length);
-        metrics.insert("train_tokens", 300.0);
-    }
-    TrialState::Complete { metrics }
-}
-
 #[tokio::test]
 async fn where_half_the_rate_is_not_tried_the_next_best_trainings_go_the_full_length() {
     let folder = crate::folders::for_database();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
     // Under three times a trial's length the best rate hardly changes.
     let study = study(&LONGER.replace("tokens: 4000", "tokens: 750"));
-    let mut record = record(&study);
-    record.data_set = Some(DataSetRecord {
-        source: "train.jsonl".to_owned(),
-        fingerprint: String::new(),
-        rows: Some(100),
-        tokens: Some(6400),
-        held_out_rows: Some(10),
-        learnt: None,
-    });
-    let open = store.studies().begin(&record).await.unwrap();
+    let open = store.studies().begin(&with_data(&study)).await.unwrap();
     let seen = Seen::default();
     let requests = seen.clone();
     let outcome = move |request: &TrialRequest| {
@@ -470,6 +461,6 @@ async fn where_half_the_rate_is_not_tried_the_next_best_trainings_go_the_full_le
         learns(request)
     };
     run(&study, &store, &open, &Interrupt::default(), outcome).await;
-    let longer: Vec<TrialRequest> = seen.borrow().iter().filter(|one| trains_longer(one)).cloned().collect();
-    assert_eq!(longer.len(), 4, "{longer:?}");
+    let longer = seen.borrow().iter().filter(|one| trains_longer(one)).count();
+    assert_eq!(longer, 4, "{:?}", seen.borrow());
 }

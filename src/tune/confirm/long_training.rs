@@ -4,7 +4,8 @@
 //! and the same at half its rate are trained longer, as near to the length that the study's recipes will be trained for as
 //! the tokens last. Only a length near that one tells: at 3 and 5 times the short length the higher rate still wins where it
 //! loses at 10 (docs/benchmarks.md). Tokens that are left go to four trainings of a length between, the two best of which
-//! then go on, or to more trainings of the full length, the next best short losses first. What ends there is evidence of the losses at full length (`FullLength` of the search), by which is recommended.
+//! then go on, or to more trainings of the full length, the next best short losses first. What ends there is evidence of the
+//! losses at full length (`FullLength` of the search), by which is recommended.
 
 use std::collections::BTreeMap;
 
@@ -80,6 +81,11 @@ impl Training {
             longer: longer.into_iter().map(|(tokens, (loss, _))| (tokens, loss)).collect(),
             trials,
         })
+    }
+
+    /// Whether the short loss is near enough to a leader's for a longer training.
+    fn is_near(&self, leader: &Self) -> bool {
+        self.loss <= leader.loss * (1.0 + NEAR_ENOUGH)
     }
 }
 
@@ -217,13 +223,10 @@ impl<'a> LongTrainings<'a> {
         ordered.extend(leaders.first().and_then(|leader| self.at_half(leader)));
         ordered.extend(&leaders);
         ordered.extend(leaders.iter().filter_map(|leader| self.at_half(leader)));
-        let is_near = |training: &&Training| {
-            leaders
-                .first()
-                .is_some_and(|first| training.loss <= first.loss * (1.0 + NEAR_ENOUGH))
-        };
-        let others = self.trainings.iter().filter(is_near);
-        ordered.extend(others.map(|training| self.in_fastest_precision(training)));
+        if let Some(leader) = leaders.first() {
+            let others = self.trainings.iter().filter(|other| other.is_near(leader));
+            ordered.extend(others.map(|other| self.in_fastest_precision(other)));
+        }
         for training in ordered {
             if (candidates.len() as u64) < most && !candidates.iter().any(|one| one.trials == training.trials) {
                 candidates.push(training);
@@ -329,9 +332,8 @@ impl<'a> LongTrainings<'a> {
             })
         };
         let own = kind(first);
-        let by_other = |training: &&Training| {
-            training.loss <= first.loss * (1.0 + NEAR_ENOUGH) && self.optimizer(training) != self.optimizer(first)
-        };
+        let by_other =
+            |training: &&Training| training.is_near(first) && self.optimizer(training) != self.optimizer(first);
         let second = self.trainings.iter().find(by_other);
         let second = second.or_else(|| self.trainings.iter().find(|training| kind(training) != own));
         [Some(first), second].into_iter().flatten().collect()
